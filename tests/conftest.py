@@ -1,0 +1,83 @@
+"""A real Postgres for every test: one cluster per server version, a fresh copy of a migrated template per test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.engine import URL
+
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.migrate import migrate
+
+# What the suite keeps on disk must be reachable by the account that runs Postgres when we are root.
+DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+SERVERS = {"postgres18": None} | ({"postgres15": DEBIAN_15} if DEBIAN_15.is_dir() else {})
+TEMPLATE = "template_ticketflow"
+
+
+def pytest_report_header() -> str:
+    return f"servers under test: {', '.join(SERVERS)}" + ("" if "postgres15" in SERVERS else " (no Postgres 15 here)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_server: run on each Postgres version found here")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "server" in metafunc.fixturenames:
+        every = metafunc.definition.get_closest_marker("every_server") is not None
+        metafunc.parametrize("server", list(SERVERS) if every else ["postgres18"], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def scratch() -> Iterator[Path]:
+    """A short folder that other accounts can reach, for clusters and their sockets."""
+    folder = Path(tempfile.mkdtemp(prefix="tf-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedServer]:
+    """A running cluster, with a migrated template database."""
+    parameters = {**DEFAULT_PARAMETERS, "fsync": "off", "max_wal_size": "256MB", "max_connections": "200"}
+    server = EmbeddedServer(scratch / request.param, SERVERS[request.param], parameters)
+    server.start()
+    run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")
+    migrate(server.url(TEMPLATE))
+    yield server
+    server.remove()
+
+
+@pytest.fixture
+def url(server: EmbeddedServer) -> Iterator[URL]:
+    """The URL of a fresh, migrated database."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    yield server.url(name)
+    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def engine(url: URL) -> Iterator[Engine]:
+    """An engine on a fresh, migrated database."""
+    engine = connect_engine(url, f"pytest {os.getpid()}", connections=20)
+    yield engine
+    engine.dispose()
+
+
+def run_sql(url: URL, statement: str) -> None:
+    """Run one statement outside a transaction."""
+    engine = connect_engine(url, "pytest setup", connections=1)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(statement))
+    engine.dispose()

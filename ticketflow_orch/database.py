@@ -1,0 +1,109 @@
+"""How this project talks to Postgres: engines with bounded sessions, and transactions that cannot lose work silently."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from ticketflow_orch.errors import InputError
+
+
+class SwallowedError(RuntimeError):
+    """A statement failed inside a transaction and the code went on: committing would lose the work without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds that the server puts on a session, in seconds; 0 switches one off."""
+
+    statement_timeout: float = 30 * 60
+    lock_timeout: float = 60
+    # Shorter than any lease: a worker frozen inside a transaction loses it instead of blocking everyone.
+    idle_in_transaction_timeout: float = 60
+
+    def options(self) -> str:
+        """The libpq `options` that set them, with UTC as session zone and JIT off: it costs more than it saves here."""
+        parameters = {
+            "timezone": "UTC",
+            "jit": "off",
+            "statement_timeout": round(self.statement_timeout * 1000),
+            "lock_timeout": round(self.lock_timeout * 1000),
+            "idle_in_transaction_session_timeout": round(self.idle_in_transaction_timeout * 1000),
+        }
+        return " ".join(f"-c {name}={value}" for name, value in parameters.items())
+
+
+def parse_url(text: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
+    """A Postgres URL from `text`, whatever driver it names; `variable` says in errors where it came from.
+
+    Raises:
+        InputError: not a URL, or not one of Postgres. The text itself is not repeated: it may hold a password.
+    """
+    example = "postgresql://user:password@host:5432/ticketflow"
+    try:
+        url = make_url(text)
+    except (ArgumentError, ValueError):
+        raise InputError(f"{variable} is not a database URL; write it like {example}.") from None
+    if url.get_backend_name() not in {"postgresql", "postgres"} or not url.database:
+        raise InputError(f"{variable} must name a Postgres database; write it like {example}.")
+    return url
+
+
+def connect_engine(
+    url: str | URL,
+    application: str,
+    *,
+    limits: SessionLimits | None = None,
+    connections: int = 5,
+) -> Engine:
+    """An engine on psycopg 3 whose sessions carry `application` as application_name and the given limits.
+
+    `connections` bounds how many may be open at once. `application` names the work and, where there is one, its
+    window, so that an operator sees in pg_stat_activity what a session is for.
+    """
+    url = parse_url(url) if isinstance(url, str) else url
+    given = str(url.query.get("options", ""))
+    options = " ".join(part for part in (given, (limits or SessionLimits()).options()) if part)
+    return create_engine(
+        url.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
+        pool_size=connections,
+        max_overflow=0,
+        pool_pre_ping=True,
+        connect_args={
+            "application_name": application[:63],
+            "options": options,
+            "connect_timeout": 10,
+            "keepalives_idle": 30,
+            "keepalives_interval": 10,
+            "keepalives_count": 3,
+        },
+    )
+
+
+@contextmanager
+def transaction(engine: Engine) -> Iterator[Connection]:
+    """One transaction that commits when the block ends and rolls back when it raises.
+
+    Postgres answers COMMIT of a failed transaction with ROLLBACK and no driver raises on it: code that catches a
+    database error and goes on would lose its work without a word. Here that is an error.
+
+    Raises:
+        SwallowedError: a statement failed inside the block, whatever the code around it caught.
+    """
+    with engine.begin() as connection:
+        yield connection
+        refuse_swallowed_error(connection)
+
+
+def refuse_swallowed_error(connection: Connection) -> None:
+    """Raise SwallowedError when a statement of the running transaction has failed; see `transaction`."""
+    driver = connection.connection.driver_connection
+    if isinstance(driver, psycopg.Connection) and driver.info.transaction_status == TransactionStatus.INERROR:
+        raise SwallowedError("a statement failed inside this transaction and the error was swallowed")

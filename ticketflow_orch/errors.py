@@ -1,0 +1,9 @@
+"""What a caller did wrong, said in one sentence."""
+
+
+class InputError(Exception):
+    """Bad input or a missing precondition.
+
+    The message is one clear sentence that names the offending value and the mend; nothing was written.
+    Entry points print it without a traceback and exit non-zero.
+    """

@@ -1,0 +1,125 @@
+"""The unique key of the ledger, brought to a live `ledger_entry` that may hold duplicates.
+
+Old writers know no `sequence`; they work on through every step, until the key exists and refuses their duplicates.
+Amounts never change: the trigger lets an UPDATE touch `sequence` only, and only to give a number to a row that has
+none or to move a row off a number that another row holds too.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.migrations.online import build_unique_index, with_short_lock
+
+KEY = ("organization_id", "month", "currency", "origin_month", "sequence")
+INDEX = "ledger_entry_key"
+CONSTRAINT = "ledger_entry_pkey"
+
+_LEARN_SEQUENCE = """
+ALTER TABLE ledger_entry ADD COLUMN IF NOT EXISTS sequence integer;
+CREATE OR REPLACE FUNCTION ledger_entry_numbering() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF to_jsonb(NEW) - 'sequence' IS DISTINCT FROM to_jsonb(OLD) - 'sequence'
+        OR NEW.sequence IS NULL
+        OR (OLD.sequence IS NOT NULL AND (
+            SELECT count(*) FROM ledger_entry AS same
+            WHERE (same.organization_id, same.month, same.currency, same.origin_month, same.sequence)
+                = (OLD.organization_id, OLD.month, OLD.currency, OLD.origin_month, OLD.sequence)) < 2)
+    THEN
+        RAISE EXCEPTION 'ledger_entry is append-only: correct it by an adjustment'
+            USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
+    END IF;
+    RETURN NEW;
+END $$;
+DROP TRIGGER IF EXISTS ledger_entry_append_only ON ledger_entry;
+DROP TRIGGER IF EXISTS ledger_entry_numbering ON ledger_entry;
+CREATE TRIGGER ledger_entry_append_only BEFORE DELETE OR TRUNCATE ON ledger_entry FOR EACH STATEMENT
+    EXECUTE FUNCTION refuse('ledger_entry is append-only: correct it by an adjustment');
+CREATE TRIGGER ledger_entry_numbering BEFORE UPDATE ON ledger_entry FOR EACH ROW
+    EXECUTE FUNCTION ledger_entry_numbering()
+"""
+
+# One statement numbers the rows of a batch of organizations: those without a number, and all but the first of those
+# that share one, continue after the highest number of their key.
+_NUMBER_BATCH = text("""
+    WITH batch AS MATERIALIZED (
+        SELECT DISTINCT organization_id FROM ledger_entry
+        WHERE organization_id > CAST(:after AS bigint) ORDER BY organization_id LIMIT CAST(:size AS bigint)
+    ), ranked AS (
+        SELECT ledger_entry.ctid AS row_id, organization_id, month, currency, origin_month, sequence, posted_at,
+            sequence IS NULL OR row_number() OVER (
+                PARTITION BY organization_id, month, currency, origin_month, sequence ORDER BY posted_at, ledger_entry.ctid) > 1
+                AS unnumbered,
+            coalesce(max(sequence) OVER (PARTITION BY organization_id, month, currency, origin_month), -1) AS highest
+        FROM ledger_entry JOIN batch USING (organization_id)
+    ), numbered AS (
+        SELECT row_id, highest + row_number() OVER (
+            PARTITION BY organization_id, month, currency, origin_month ORDER BY posted_at, row_id) AS next
+        FROM ranked WHERE unnumbered
+    ), updated AS (
+        UPDATE ledger_entry SET sequence = next FROM numbered WHERE ledger_entry.ctid = row_id RETURNING 1
+    )
+    SELECT (SELECT max(organization_id) FROM batch) AS last, (SELECT count(*) FROM updated) AS numbered
+""")
+
+_KEEP_STRICT = """
+DROP TRIGGER IF EXISTS ledger_entry_append_only ON ledger_entry;
+DROP TRIGGER IF EXISTS ledger_entry_numbering ON ledger_entry;
+DROP FUNCTION IF EXISTS ledger_entry_numbering();
+CREATE TRIGGER ledger_entry_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger_entry FOR EACH STATEMENT
+    EXECUTE FUNCTION refuse('ledger_entry is append-only: correct it by an adjustment')
+"""
+
+
+def expand(connection: Connection) -> None:
+    """Add `sequence`, number every row, build the unique index. Old and new writers both work afterwards."""
+    with_short_lock(connection, _LEARN_SEQUENCE, table="ledger_entry")
+    connection.exec_driver_sql(
+        "CREATE INDEX CONCURRENTLY IF NOT EXISTS ledger_entry_numbering_idx"
+        " ON ledger_entry (organization_id, month, currency, origin_month)"
+    )
+    number_rows(connection)
+    build_unique_index(connection, INDEX, "ledger_entry", KEY)
+
+
+def contract(connection: Connection) -> None:
+    """Number what old writers added since, then make the index the primary key and the table strict again."""
+    # With a default, rows of old writers carry a number from now on, and the index refuses their duplicates.
+    with_short_lock(connection, "ALTER TABLE ledger_entry ALTER COLUMN sequence SET DEFAULT 0", table="ledger_entry")
+    number_rows(connection)
+    with_short_lock(
+        connection,
+        "ALTER TABLE ledger_entry DROP CONSTRAINT IF EXISTS ledger_entry_sequence_check;"
+        "ALTER TABLE ledger_entry ADD CONSTRAINT ledger_entry_sequence_check"
+        " CHECK (sequence IS NOT NULL AND sequence >= 0) NOT VALID",
+        table="ledger_entry",
+    )
+    connection.exec_driver_sql("ALTER TABLE ledger_entry VALIDATE CONSTRAINT ledger_entry_sequence_check")
+    with_short_lock(connection, "ALTER TABLE ledger_entry ALTER COLUMN sequence SET NOT NULL", table="ledger_entry")
+    attach_key(connection)
+    connection.exec_driver_sql("DROP INDEX CONCURRENTLY IF EXISTS ledger_entry_numbering_idx")
+
+
+def attach_key(connection: Connection, *, attempts: int = 30, pause: float = 1.0) -> None:
+    """Make the index the table's primary key, in short tries; until one succeeds the index enforces the same."""
+    attached = connection.execute(
+        text("SELECT EXISTS (SELECT FROM pg_constraint WHERE conname = :name)"), {"name": CONSTRAINT}
+    ).scalar_one()
+    attach = (
+        "" if attached else f"ALTER TABLE ledger_entry ADD CONSTRAINT {CONSTRAINT} PRIMARY KEY USING INDEX {INDEX};"
+    )
+    with_short_lock(connection, attach + _KEEP_STRICT, table="ledger_entry", attempts=attempts, pause=pause)
+
+
+def number_rows(connection: Connection, *, batch: int = 10_000) -> int:
+    """Give every row of the ledger its number, `batch` organizations a transaction; returns how many got one.
+
+    The first row of a key becomes 0, surplus ones 1, 2, … in order of posting. Sums do not change; what a surplus
+    row posted too much is an ordinary difference, which the next pass corrects by an adjustment.
+    """
+    after, total = -(2**63), 0
+    while True:
+        row = connection.execute(_NUMBER_BATCH, {"after": after, "size": batch}).one()
+        if row.last is None:
+            return total
+        after, total = row.last, total + row.numbered
