@@ -215,6 +215,24 @@ CREATE TABLE ledger_entry (
     CONSTRAINT ledger_entry_net_check
         CHECK (net = captures + refunds + chargebacks + fees - commission - commission_tax)
 );
+-- Months are posted one after the other, so a month lies together on disk: a BRIN finds it at next to no cost.
+CREATE INDEX ledger_entry_month_idx ON ledger_entry USING brin (month, origin_month)
+    WITH (pages_per_range = 32, autosummarize = on);
+
+-- What was posted in a month, by currency: written when a pass ends, so that nobody scans a ledger for a chart.
+CREATE TABLE settlement_total (
+    month month_start NOT NULL REFERENCES settlement_period,
+    currency char(3) NOT NULL REFERENCES currency,
+    organizations bigint NOT NULL,
+    captures numeric NOT NULL,
+    refunds numeric NOT NULL,
+    chargebacks numeric NOT NULL,
+    fees numeric NOT NULL,
+    commission numeric NOT NULL,
+    commission_tax numeric NOT NULL,
+    net numeric NOT NULL,
+    PRIMARY KEY (month, currency)
+);
 """
 
 EFFECT_TABLES = """

@@ -1,0 +1,50 @@
+"""The outbox: what the outside world is to learn, written in the transaction of its cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEvent:
+    """One effect on the outside world.
+
+    Events of one aggregate (the row that changed) are delivered in order. `dedupe_key` makes the effect happen once:
+    a second event under the same key is not written. `occurred_at` is the business time, aware.
+    """
+
+    aggregate_type: str
+    aggregate_id: str
+    event_type: str
+    payload: Mapping[str, Any]
+    dedupe_key: str
+    occurred_at: datetime
+
+
+def append(connection: Connection, event: OutboxEvent) -> bool:
+    """Write `event` in the caller's transaction; False when its key is there already.
+
+    To be called while the aggregate's row is locked, so that the order of ids is the order of commits.
+    """
+    written = connection.execute(
+        text("""
+            INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+            VALUES (:aggregate_type, :aggregate_id, :event_type, CAST(:payload AS jsonb), :dedupe_key, :occurred_at)
+            ON CONFLICT (dedupe_key) DO NOTHING
+        """),
+        {
+            "aggregate_type": event.aggregate_type,
+            "aggregate_id": event.aggregate_id,
+            "event_type": event.event_type,
+            "payload": json.dumps(event.payload),
+            "dedupe_key": event.dedupe_key,
+            "occurred_at": event.occurred_at,
+        },
+    ).rowcount
+    return written == 1

@@ -1,0 +1,201 @@
+"""Draining a pass: workers take its chunks one by one, a transaction each, until none is due.
+
+The chunk's row is the checkpoint. It is locked before its entries are posted and marked in the same transaction, so a
+worker that is killed or frozen leaves a chunk that is either done or due, and nothing that outlives its transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.database import transaction
+from ticketflow_orch.months import Month, Window
+from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, drained
+from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
+
+# Data exceptions and integrity violations: what an organization's own rows can cause. Anything else aborts the run.
+_DATA_FAULTS = ("22", "23")
+
+Progress = Callable[[Drained], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """All that a worker needs to know; `stop` is looked at between chunks."""
+
+    engine: Engine
+    settlement: Pass
+    windows: dict[Month, dict[str, Window]]
+    run_id: str
+    pause: float
+    parked_limit: int
+    stop: threading.Event
+
+    def run(self, workers: int, progress: Progress) -> None:
+        """Drain the pass with `workers` threads, this run's and other runs' together.
+
+        Raises:
+            IncompleteSettlementError: too many organizations had to be parked, or the run was told to stop.
+            DBAPIError: a statement failed for another reason than an organization's data.
+        """
+        with ThreadPoolExecutor(workers, thread_name_prefix="settlement") as pool:
+            running = {pool.submit(self._work) for _ in range(workers)}
+            try:
+                while running:
+                    finished, running = wait(running, timeout=1, return_when=FIRST_COMPLETED)
+                    for future in finished:
+                        future.result()
+                    with self.engine.connect() as connection:
+                        progress(drained(connection, self.settlement))
+            finally:
+                # Also when this thread is interrupted: the workers end with the chunk that they have in hand.
+                if running:
+                    self.stop.set()
+
+    def _work(self) -> None:
+        idle = 0.02
+        while not self.stop.is_set():
+            if self._settle_one_chunk():
+                idle = 0.02
+                if self.pause:
+                    self.stop.wait(self.pause)
+                continue
+            with self.engine.connect() as connection:
+                state = drained(connection, self.settlement)
+            if state.done == state.total:
+                return
+            # What is left is in other workers' hands; should one of them die, its chunk becomes due again.
+            time.sleep(idle)
+            idle = min(idle * 2, 1.0)
+        raise IncompleteSettlementError(
+            f"The settlement of {self.settlement.month} was stopped; run it again to go on."
+        )
+
+    def _settle_one_chunk(self) -> bool:
+        chunk = None
+        try:
+            with transaction(self.engine) as connection:
+                chunk = _take_chunk(connection, self.settlement)
+                if chunk is None:
+                    return False
+                posted = post_chunk(connection, self.settlement, chunk, self.windows[chunk.origin], self.run_id)
+                connection.execute(
+                    _CHUNK_DONE,
+                    _chunk_key(self.settlement, chunk)
+                    | {"new": posted.rows_new, "existing": posted.rows_existing, "adjusted": posted.rows_adjusted}
+                    | {"worker": worker_name()},
+                )
+        except DBAPIError as error:
+            sqlstate = getattr(error.orig, "sqlstate", None) or ""
+            if chunk is None or sqlstate[:2] not in _DATA_FAULTS:
+                raise
+            self._narrow_down(chunk, str(error.orig).strip())
+        return True
+
+    def _narrow_down(self, chunk: Chunk, error: str) -> None:
+        """Replace a chunk that failed on data by its two halves, or park the one organization that is left."""
+        key = _chunk_key(self.settlement, chunk)
+        with transaction(self.engine) as connection:
+            due = connection.execute(
+                text("""
+                    SELECT 1 FROM settlement_chunk
+                    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
+                        AND high_id IS NOT DISTINCT FROM CAST(:high AS bigint) AND state = 'PLANNED'
+                    FOR UPDATE
+                """),
+                key,
+            ).one_or_none()
+            if due is None:
+                return
+            middle = connection.execute(_SECOND_HALF, key | {"last": chunk.last_id}).scalar_one_or_none()
+            if middle is not None:
+                connection.execute(_SPLIT, key | {"middle": middle})
+                return
+            self._park(connection, chunk, error)
+
+    def _park(self, connection: Connection, chunk: Chunk, error: str) -> None:
+        key = _chunk_key(self.settlement, chunk)
+        parked = connection.execute(
+            text("""
+                SELECT count(*) FROM settlement_chunk
+                WHERE (month, pass) = (:month, :pass) AND state = 'FAILED'
+            """),
+            self.settlement.key,
+        ).scalar_one()
+        if parked >= self.parked_limit:
+            raise IncompleteSettlementError(
+                f"{parked} organizations are parked in {self.settlement.month} and another one fails ({error}); "
+                "mend the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
+            )
+        connection.execute(_PARK, key | {"error": error})
+        connection.execute(_CHUNK_FAILED, key | {"error": error, "worker": worker_name()})
+
+
+def worker_name() -> str:
+    """Which host, process and thread did something."""
+    return f"{socket.gethostname()}/{os.getpid()}/{threading.current_thread().name}"
+
+
+def _take_chunk(connection: Connection, settlement: Pass) -> Chunk | None:
+    row = connection.execute(
+        text("""
+            SELECT origin_month, low_id, high_id FROM settlement_chunk
+            WHERE month = :month AND pass = :pass AND state = 'PLANNED'
+            ORDER BY origin_month, low_id
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        """),
+        settlement.key,
+    ).one_or_none()
+    return None if row is None else Chunk(Month.of_day(row.origin_month), row.low_id, row.high_id)
+
+
+def _chunk_key(settlement: Pass, chunk: Chunk) -> dict[str, object]:
+    return settlement.key | {"origin": chunk.origin.first_day, "low": chunk.low_id, "high": chunk.high_id}
+
+
+_CHUNK_DONE = text("""
+    UPDATE settlement_chunk SET state = 'DONE', rows_new = :new, rows_existing = :existing, rows_adjusted = :adjusted,
+        worker = :worker, finished_at = clock_timestamp()
+    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
+""")
+
+_CHUNK_FAILED = text("""
+    UPDATE settlement_chunk SET state = 'FAILED', error = :error, worker = :worker, finished_at = clock_timestamp()
+    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
+""")
+
+# The first organization of the second half; none when only one is left.
+_SECOND_HALF = text("""
+    WITH range AS (
+        SELECT count(*) AS organizations FROM organization
+        WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:last AS bigint)
+    )
+    SELECT id FROM organization
+    WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:last AS bigint) AND (SELECT organizations FROM range) > 1
+    ORDER BY id OFFSET (SELECT organizations / 2 FROM range) LIMIT 1
+""")
+
+_SPLIT = text("""
+    WITH first_half AS (
+        UPDATE settlement_chunk SET high_id = CAST(:middle AS bigint) - 1
+        WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
+    )
+    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
+    VALUES (:month, :pass, :origin, CAST(:middle AS bigint), CAST(:high AS bigint))
+""")
+
+_PARK = text("""
+    INSERT INTO parked_organization (organization_id, month, error)
+    SELECT min(id), CAST(:origin AS date), :error FROM organization WHERE id >= :low
+    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL DO UPDATE SET error = excluded.error, reason = NULL
+""")

@@ -1,0 +1,192 @@
+"""The settlement's SQL: what an organization's movements of a month come to, and how that is posted.
+
+Windows reach the statements as arrays: computed by `months`, fixed in `settlement_window`, never by Postgres' zones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.months import Month, Window
+
+LARGEST_ID = 2**63 - 1
+
+AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
+
+# Shape and order decide the plan, which reads the chunk's organizations in key order and of the movements only the
+# month's part of an index. The zero movement gives every active organization its row in its own currency.
+RECOMPUTED = """
+    time_window AS MATERIALIZED (
+        SELECT * FROM unnest(
+            CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+        ) AS zone_window (timezone, starts_at, ends_at)
+    ), line AS (
+        SELECT organization.id AS organization_id, movement.currency,
+            sum(amount) * movement.commission_rate_bps * 0.0001 AS exact_commission, movement.commission_tax_bps,
+            coalesce(sum(amount) FILTER (WHERE kind = 'CAPTURE'), 0) AS captures,
+            coalesce(sum(amount) FILTER (WHERE kind = 'REFUND'), 0) AS refunds,
+            coalesce(sum(amount) FILTER (WHERE kind IN ('CHARGEBACK', 'CHARGEBACK_REVERSAL')), 0) AS chargebacks,
+            coalesce(sum(amount) FILTER (WHERE kind IN ('FEE', 'MANUAL')), 0) AS fees
+        FROM organization
+        JOIN time_window USING (timezone)
+        CROSS JOIN LATERAL (
+            SELECT currency, kind, amount, commission_rate_bps, commission_tax_bps
+            FROM money_movement
+            WHERE organization_id = organization.id
+                AND occurred_at >= time_window.starts_at AND occurred_at < time_window.ends_at
+                AND recorded_at < CAST(:cutoff AS timestamptz)
+            UNION ALL
+            SELECT organization.currency, 'CAPTURE', 0, 0, 0
+            WHERE joined_on < CAST(:next_origin AS date)
+                AND (left_on IS NULL OR left_on >= CAST(:origin AS date))
+        ) AS movement
+        WHERE organization.id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+        GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
+    ), rounded AS (
+        SELECT organization_id, currency, captures, refunds, chargebacks, fees,
+            round(exact_commission) AS commission,
+            round(round(exact_commission) * commission_tax_bps * 0.0001) AS commission_tax
+        FROM line
+    ), recomputed AS (
+        SELECT organization_id, currency,
+            CAST(sum(captures) AS bigint) AS captures, CAST(sum(refunds) AS bigint) AS refunds,
+            CAST(sum(chargebacks) AS bigint) AS chargebacks, CAST(sum(fees) AS bigint) AS fees,
+            CAST(sum(commission) AS bigint) AS commission, CAST(sum(commission_tax) AS bigint) AS commission_tax,
+            CAST(sum(captures + refunds + chargebacks + fees - commission - commission_tax) AS bigint) AS net
+        FROM rounded
+        GROUP BY organization_id, currency
+    )"""
+
+POSTED = f"""
+    posted AS (
+        SELECT organization_id, currency,
+            {", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in AMOUNTS)},
+            max(sequence) FILTER (WHERE month = CAST(:month AS date)) AS last_sequence
+        FROM ledger_entry
+        WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+            AND month >= CAST(:origin AS date) AND origin_month = CAST(:origin AS date)
+        GROUP BY organization_id, currency
+    )"""
+
+# Recomputed minus posted, for every key that either side knows; `differs` is false where nothing came late.
+DIFFERENCE = f"""
+    {RECOMPUTED}, {POSTED}, difference AS (
+        SELECT organization_id, currency, posted.organization_id IS NULL AS is_new, posted.last_sequence,
+            {", ".join(f"coalesce(recomputed.{name}, 0) - coalesce(posted.{name}, 0) AS {name}" for name in AMOUNTS)},
+            ({", ".join(f"coalesce(recomputed.{name}, 0)" for name in AMOUNTS)})
+                <> ({", ".join(f"coalesce(posted.{name}, 0)" for name in AMOUNTS)}) AS differs
+        FROM recomputed FULL JOIN posted USING (organization_id, currency)
+    )"""
+
+_COLUMNS = f"organization_id, month, currency, origin_month, sequence, {', '.join(AMOUNTS)}"
+
+# The first pass of a month: nothing has been posted, so nothing is looked up. Whatever is there all the same
+# (entries older than this table of passes) stays, is counted as existing, and `_POST_DIFFERENCE` follows.
+_POST_FIRST = text(f"""
+    WITH {RECOMPUTED}, inserted AS (
+        INSERT INTO ledger_entry ({_COLUMNS}, settlement_pass, run_id)
+        SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date), 0, {", ".join(AMOUNTS)},
+            CAST(:pass AS integer), CAST(:run_id AS text)
+        FROM recomputed
+        ORDER BY organization_id, currency
+        ON CONFLICT ON CONSTRAINT ledger_entry_pkey DO NOTHING
+        RETURNING 1
+    )
+    SELECT (SELECT count(*) FROM inserted) AS rows_new, 0 AS rows_adjusted,
+        (SELECT count(*) FROM recomputed) - (SELECT count(*) FROM inserted) AS rows_existing
+""")
+
+_POST_DIFFERENCE = text(f"""
+    WITH {DIFFERENCE}, inserted AS (
+        INSERT INTO ledger_entry ({_COLUMNS}, reason, settlement_pass, run_id)
+        SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date), coalesce(last_sequence + 1, 0),
+            {", ".join(AMOUNTS)},
+            CASE WHEN is_new AND CAST(:month AS date) = CAST(:origin AS date) THEN NULL
+                ELSE 'recomputed minus posted' END,
+            CAST(:pass AS integer), CAST(:run_id AS text)
+        FROM difference
+        WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
+        ORDER BY organization_id, currency
+        ON CONFLICT ON CONSTRAINT ledger_entry_pkey DO NOTHING
+        RETURNING reason IS NULL AS is_new
+    )
+    SELECT (SELECT count(*) FROM inserted WHERE is_new) AS rows_new,
+        (SELECT count(*) FROM inserted WHERE NOT is_new) AS rows_adjusted,
+        (SELECT count(*) FROM difference WHERE NOT is_new) AS rows_existing
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One settlement of `month`: it looks at what was recorded before `cutoff` (UTC). `number` counts from 1."""
+
+    month: Month
+    number: int
+    cutoff: datetime
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """The pass's primary key as bound parameters."""
+        return {"month": self.month.first_day, "pass": self.number}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The organizations from `low_id` to `high_id` (None: all from there on), looked at for the month `origin`."""
+
+    origin: Month
+    low_id: int
+    high_id: int | None
+
+    @property
+    def last_id(self) -> int:
+        """The largest id that may lie in the chunk."""
+        return LARGEST_ID if self.high_id is None else self.high_id
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """What one statement did: settlement rows written, adjustments written, rows found as they should be."""
+
+    rows_new: int = 0
+    rows_adjusted: int = 0
+    rows_existing: int = 0
+
+
+def month_parameters(origin: Month, windows: dict[str, Window], cutoff: datetime) -> dict[str, Any]:
+    """The parameters that `RECOMPUTED` takes for the month it is about, over all organizations."""
+    timezones: Sequence[str] = sorted(windows)
+    return {
+        "origin": origin.first_day,
+        "next_origin": origin.next().first_day,
+        "timezones": timezones,
+        "starts": [windows[name].starts_at for name in timezones],
+        "ends": [windows[name].ends_at for name in timezones],
+        "cutoff": cutoff,
+        "low": 0,
+        "high": LARGEST_ID,
+    }
+
+
+def post_chunk(
+    connection: Connection, settlement: Pass, chunk: Chunk, windows: dict[str, Window], run_id: str
+) -> Posted:
+    """Post, in the pass's month, what the ledger lacks for the chunk's organizations and origin month."""
+    parameters = month_parameters(chunk.origin, windows, settlement.cutoff) | settlement.key
+    parameters |= {"low": chunk.low_id, "high": chunk.last_id, "run_id": run_id}
+    first = Posted()
+    if settlement.number == 1 and chunk.origin == settlement.month:
+        first = Posted(*connection.execute(_POST_FIRST, parameters).one())
+        if first.rows_existing == 0:
+            return first
+    difference = Posted(*connection.execute(_POST_DIFFERENCE, parameters).one())
+    return Posted(
+        rows_new=first.rows_new + difference.rows_new,
+        rows_adjusted=difference.rows_adjusted,
+        rows_existing=difference.rows_existing - first.rows_new,
+    )

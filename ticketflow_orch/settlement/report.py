@@ -1,0 +1,173 @@
+"""What a settlement came to, read for people: totals, top organizations, the parked, the months so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.posting import Pass, Posted
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedOrganization:
+    """An organization that could not be settled for `month`; `why` is its database error, or a person's reason."""
+
+    external_ref: str
+    month: Month
+    why: str
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class MonthTotal:
+    """What was posted in `month` in one currency: exact sums in minor units; `exponent` is the currency's."""
+
+    month: Month
+    currency: str
+    exponent: int
+    organizations: int
+    captures: int
+    refunds: int
+    chargebacks: int
+    fees: int
+    commission: int
+    commission_tax: int
+    net: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopOrganization:
+    """One of the organizations with the largest net of a month in a currency, in minor units."""
+
+    external_ref: str
+    name: str
+    currency: str
+    exponent: int
+    captures: int
+    refunds: int
+    commission: int
+    net: int
+
+
+@dataclass(frozen=True, slots=True)
+class MonthStatus:
+    """How far a month is: its state, its last pass, and how many organizations are parked in it."""
+
+    month: Month
+    state: str
+    passes: int
+    cutoff: datetime | None
+    settled_at: datetime | None
+    parked: int
+
+
+def posted_by_pass(connection: Connection, settlement: Pass) -> Posted:
+    """What the pass did so far, over all its chunks."""
+    row = connection.execute(
+        text("""
+            SELECT coalesce(sum(rows_new), 0) AS rows_new, coalesce(sum(rows_adjusted), 0) AS rows_adjusted,
+                coalesce(sum(rows_existing), 0) AS rows_existing
+            FROM settlement_chunk WHERE month = :month AND pass = :pass
+        """),
+        settlement.key,
+    ).one()
+    return Posted(int(row.rows_new), int(row.rows_adjusted), int(row.rows_existing))
+
+
+def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrganization, ...]:
+    """The organizations on which the pass failed."""
+    parked = text("""
+        SELECT external_ref, parked.month, coalesce(parked.error, reason) AS why, since
+        FROM settlement_chunk AS chunk
+        JOIN parked_organization AS parked ON parked.month = chunk.origin_month AND resolved_at IS NULL
+            AND organization_id BETWEEN chunk.low_id AND coalesce(chunk.high_id, organization_id)
+        JOIN organization ON organization.id = organization_id
+        WHERE chunk.month = :month AND chunk.pass = :pass AND chunk.state = 'FAILED'
+        ORDER BY organization_id
+    """)
+    rows = connection.execute(parked, settlement.key)
+    return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
+
+
+def parked_organizations(connection: Connection, limit: int = 100) -> tuple[ParkedOrganization, ...]:
+    """The organizations that are parked in a month that is not closed, the first `limit` by month and reference."""
+    rows = connection.execute(
+        text("""
+            SELECT external_ref, month, coalesce(error, reason) AS why, since
+            FROM parked_organization JOIN organization ON organization.id = organization_id
+            WHERE resolved_at IS NULL
+            ORDER BY month, external_ref LIMIT :limit
+        """),
+        {"limit": limit},
+    )
+    return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
+
+
+def month_totals(connection: Connection, first: Month, last: Month) -> tuple[MonthTotal, ...]:
+    """The totals of the months from `first` to `last`, by month and currency, as their last passes left them."""
+    rows = connection.execute(
+        text("""
+            SELECT total.*, exponent FROM settlement_total AS total JOIN currency ON code = total.currency
+            WHERE month BETWEEN :first AND :last
+            ORDER BY month, currency
+        """),
+        {"first": first.first_day, "last": last.first_day},
+    )
+    return tuple(
+        MonthTotal(
+            Month.of_day(row.month), row.currency, row.exponent, row.organizations, int(row.captures),
+            int(row.refunds), int(row.chargebacks), int(row.fees), int(row.commission), int(row.commission_tax),
+            int(row.net),
+        )
+        for row in rows
+    )  # fmt: skip
+
+
+def top_organizations(
+    connection: Connection, first: Month, last: Month, limit: int = 10
+) -> tuple[TopOrganization, ...]:
+    """Per currency the `limit` organizations with the largest net over what was posted from `first` to `last`."""
+    rows = connection.execute(
+        text("""
+            WITH ranked AS (
+                SELECT organization_id, currency, CAST(sum(captures) AS bigint) AS captures,
+                    CAST(sum(refunds) AS bigint) AS refunds, CAST(sum(commission) AS bigint) AS commission,
+                    CAST(sum(net) AS bigint) AS net,
+                    row_number() OVER (PARTITION BY currency ORDER BY sum(net) DESC, organization_id) AS place
+                FROM ledger_entry WHERE month BETWEEN :first AND :last
+                GROUP BY organization_id, currency
+            )
+            SELECT external_ref, name, ranked.*, exponent
+            FROM ranked JOIN organization ON organization.id = organization_id JOIN currency ON code = ranked.currency
+            WHERE place <= :limit
+            ORDER BY ranked.currency, place
+        """),
+        {"first": first.first_day, "last": last.first_day, "limit": limit},
+    )
+    return tuple(
+        TopOrganization(
+            row.external_ref, row.name, row.currency, row.exponent, row.captures, row.refunds, row.commission, row.net
+        )
+        for row in rows
+    )
+
+
+def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
+    """Every month that a settlement has touched, in order."""
+    rows = connection.execute(
+        text("""
+            SELECT period.month, period.state, settled_at, count(pass) AS passes,
+                max(cutoff) FILTER (WHERE settlement_pass.state = 'DONE') AS cutoff,
+                (SELECT count(*) FROM parked_organization WHERE month = period.month AND resolved_at IS NULL) AS parked
+            FROM settlement_period AS period LEFT JOIN settlement_pass USING (month)
+            GROUP BY period.month
+            ORDER BY period.month
+        """)
+    )
+    return tuple(
+        MonthStatus(Month.of_day(row.month), row.state, row.passes, row.cutoff, row.settled_at, row.parked)
+        for row in rows
+    )
