@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,10 @@ class OutboxEvent:
     payload: Mapping[str, Any]
     dedupe_key: str
     occurred_at: datetime
+
+
+# Writes an event in the transaction of the connection it is given; false when its key is there already.
+Publish = Callable[[Connection, OutboxEvent], bool]
 
 
 def append(connection: Connection, event: OutboxEvent) -> bool:

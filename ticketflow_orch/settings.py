@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AwareDatetime, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ticketflow_orch.errors import InputError
@@ -36,6 +36,9 @@ class Settings(BaseSettings):
     )
     first_month: Annotated[str, AfterValidator(_month_key)] = Field(
         "2025-01", description="YYYY-MM; the first partition. Earlier movements are refused at import."
+    )
+    fixed_clock: AwareDatetime | None = Field(
+        None, description="ISO instant with offset; business time stands still there (demos, rehearsals)."
     )
     chunk_size: int = Field(20_000, ge=1, description="Organizations settled per transaction.")
     chunk_pause: float = Field(0, ge=0, description="Seconds a settlement worker rests between two chunks.")

@@ -14,8 +14,10 @@ from datetime import datetime
 
 from sqlalchemy import Engine
 
+from ticketflow_orch import outbox
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox import Publish
 from ticketflow_orch.settlement.drain import Drain
 from ticketflow_orch.settlement.passes import (
     Drained,
@@ -85,6 +87,7 @@ def settle_month(
     run_id: str,
     settled_by: str,
     options: SettlementOptions | None = None,
+    publish: Publish = outbox.append,
     progress: Callable[[Drained], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> SettlementResult:
@@ -94,8 +97,8 @@ def settle_month(
     A run that finds a pass under way joins it, and every run ends only when the month is settled.
 
     `now` is the business time (aware), `run_id` and `settled_by` are recorded. `engine` must allow `workers` + 2
-    connections. `progress` is called about once a second from the calling thread; `stop`, once set, ends the run after
-    the chunks in hand.
+    connections. `publish` writes an outbox event in the transaction it is given. `progress` is called about once a
+    second from the calling thread; `stop`, once set, ends the run after the chunks in hand.
 
     Raises:
         InputError: the month is before `first_month` or not over in every zone in use; nothing was written.
@@ -117,7 +120,7 @@ def settle_month(
         parked_limit=options.parked_limit, stop=stop or threading.Event(),
     )  # fmt: skip
     drain.run(options.workers, progress)
-    finish(engine, settlement, now, settled_by)
+    finish(engine, settlement, now, settled_by, publish)
     with engine.connect() as connection:
         if period_state(connection, month) == "OPEN":
             raise IncompleteSettlementError(

@@ -8,10 +8,10 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch import outbox
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window, last_zone_to_finish
+from ticketflow_orch.outbox import OutboxEvent, Publish
 from ticketflow_orch.settlement.posting import Pass
 
 
@@ -170,7 +170,7 @@ def drained(connection: Connection, settlement: Pass) -> Drained:
     return Drained(row.done, row.total)
 
 
-def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str) -> bool:
+def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, publish: Publish) -> bool:
     """End the pass and settle its month, when no chunk is due; returns whether this call did it.
 
     Raises:
@@ -200,9 +200,9 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str) -> 
                 {"month": settlement.month.first_day, "who": settled_by},
             ).rowcount
             if settled:
-                outbox.append(
+                publish(
                     connection,
-                    outbox.OutboxEvent(
+                    OutboxEvent(
                         aggregate_type="settlement_period",
                         aggregate_id=str(settlement.month),
                         event_type="MonthSettled",

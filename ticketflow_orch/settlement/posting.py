@@ -46,6 +46,7 @@ RECOMPUTED = """
                 AND (left_on IS NULL OR left_on >= CAST(:origin AS date))
         ) AS movement
         WHERE organization.id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+            AND organization.id <> ALL (CAST(:left_out AS bigint[]))
         GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
     ), rounded AS (
         SELECT organization_id, currency, captures, refunds, chargebacks, fees,
@@ -69,6 +70,7 @@ POSTED = f"""
             max(sequence) FILTER (WHERE month = CAST(:month AS date)) AS last_sequence
         FROM ledger_entry
         WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+            AND organization_id <> ALL (CAST(:left_out AS bigint[]))
             AND month >= CAST(:origin AS date) AND origin_month = CAST(:origin AS date)
         GROUP BY organization_id, currency
     )"""
@@ -159,7 +161,7 @@ class Posted:
 
 
 def month_parameters(origin: Month, windows: dict[str, Window], cutoff: datetime) -> dict[str, Any]:
-    """The parameters that `RECOMPUTED` takes for the month it is about, over all organizations."""
+    """The parameters that `RECOMPUTED` takes for the month it is about, over all organizations but those `left_out`."""
     timezones: Sequence[str] = sorted(windows)
     return {
         "origin": origin.first_day,
@@ -170,6 +172,7 @@ def month_parameters(origin: Month, windows: dict[str, Window], cutoff: datetime
         "cutoff": cutoff,
         "low": 0,
         "high": LARGEST_ID,
+        "left_out": [],
     }
 
 

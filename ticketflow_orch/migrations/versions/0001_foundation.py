@@ -100,7 +100,8 @@ CREATE TABLE money_movement (
     commission_rate_bps integer NOT NULL CHECK (commission_rate_bps BETWEEN 0 AND 10000),
     commission_tax_bps integer NOT NULL CHECK (commission_tax_bps BETWEEN 0 AND 10000),
     reason text,
-    occurred_at timestamptz NOT NULL,
+    -- Inside the years that months are made of, so that no movement can lie in none.
+    occurred_at timestamptz NOT NULL CHECK (occurred_at >= '1970-01-02Z' AND occurred_at < '9998-12-31Z'),
     recorded_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     import_id bigint REFERENCES data_import,
     CONSTRAINT money_movement_reversal_target UNIQUE (id, organization_id, currency),
@@ -125,13 +126,14 @@ CREATE TABLE money_movement (
 );
 CREATE INDEX money_movement_settlement_idx ON money_movement (organization_id, occurred_at)
     INCLUDE (currency, kind, amount, commission_rate_bps, commission_tax_bps, recorded_at);
-CREATE INDEX money_movement_recorded_at_idx ON money_movement USING brin (recorded_at);
+CREATE INDEX money_movement_instants_idx ON money_movement USING brin (recorded_at, occurred_at);
 CREATE INDEX money_movement_reservation_id_idx ON money_movement (reservation_id) WHERE reservation_id IS NOT NULL;
 CREATE INDEX money_movement_reverses_id_idx ON money_movement (reverses_id) WHERE reverses_id IS NOT NULL;
+CREATE UNIQUE INDEX money_movement_voided_once ON money_movement (reverses_id) WHERE is_void;
 """
 
 SETTLEMENT_TABLES = """
-CREATE DOMAIN month_start AS date CHECK (extract(day FROM VALUE) = 1);
+CREATE DOMAIN month_start AS date CHECK (isfinite(VALUE) AND extract(day FROM VALUE) = 1);
 
 CREATE TABLE settlement_period (
     month month_start PRIMARY KEY,
@@ -312,6 +314,10 @@ BEGIN
         USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
 END $$;
 
+CREATE TRIGGER currency_fixed BEFORE UPDATE OF code, exponent ON currency FOR EACH ROW
+    WHEN ((OLD.code, OLD.exponent) IS DISTINCT FROM (NEW.code, NEW.exponent))
+    EXECUTE FUNCTION refuse('a currency never changes its code or exponent: every amount in it would mean another sum');
+
 CREATE TRIGGER event_transition BEFORE UPDATE OF status ON event FOR EACH ROW
     WHEN (OLD.status <> NEW.status AND (OLD.status, NEW.status) NOT IN (
         ('DRAFT', 'OPEN'), ('DRAFT', 'CANCELLED'), ('OPEN', 'CLOSED'), ('OPEN', 'CANCELLED')))
@@ -323,9 +329,16 @@ CREATE TRIGGER reservation_transition BEFORE UPDATE OF status ON reservation FOR
 CREATE TRIGGER settlement_period_transition BEFORE UPDATE OF state ON settlement_period FOR EACH ROW
     WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (('OPEN', 'SETTLED'), ('SETTLED', 'CLOSED')))
     EXECUTE FUNCTION refuse_transition('state');
+CREATE TRIGGER settlement_period_kept BEFORE DELETE ON settlement_period FOR EACH ROW WHEN (OLD.state <> 'OPEN')
+    EXECUTE FUNCTION refuse('a settlement period that is settled or closed stays so');
+CREATE TRIGGER settlement_period_not_truncated BEFORE TRUNCATE ON settlement_period FOR EACH STATEMENT
+    EXECUTE FUNCTION refuse('a settlement period that is settled or closed stays so');
 CREATE TRIGGER settlement_pass_transition BEFORE UPDATE OF state ON settlement_pass FOR EACH ROW
     WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (('RUNNING', 'DONE')))
     EXECUTE FUNCTION refuse_transition('state');
+CREATE TRIGGER settlement_pass_frozen BEFORE UPDATE ON settlement_pass FOR EACH ROW
+    WHEN ((OLD.month, OLD.pass, OLD.cutoff) IS DISTINCT FROM (NEW.month, NEW.pass, NEW.cutoff))
+    EXECUTE FUNCTION refuse('a settlement pass never changes its month, number or cutoff');
 CREATE TRIGGER settlement_chunk_transition BEFORE UPDATE OF state ON settlement_chunk FOR EACH ROW
     WHEN (OLD.state <> NEW.state AND OLD.state <> 'PLANNED')
     EXECUTE FUNCTION refuse_transition('state');
@@ -337,16 +350,19 @@ CREATE TRIGGER outbox_event_transition BEFORE UPDATE OF state ON outbox_event FO
         ('HELD', 'SUPPRESSED'), ('IN_DOUBT', 'PENDING'), ('IN_DOUBT', 'DELIVERED'), ('IN_DOUBT', 'DEAD')))
     EXECUTE FUNCTION refuse_transition('state');
 CREATE TRIGGER outbox_event_frozen BEFORE UPDATE ON outbox_event FOR EACH ROW
-    WHEN ((OLD.event_id, OLD.aggregate_type, OLD.aggregate_id, OLD.event_type, OLD.payload, OLD.dedupe_key)
-        IS DISTINCT FROM
-        (NEW.event_id, NEW.aggregate_type, NEW.aggregate_id, NEW.event_type, NEW.payload, NEW.dedupe_key))
-    EXECUTE FUNCTION refuse('an outbox event never changes its id, aggregate, type, payload or key');
+    WHEN ((OLD.event_id, OLD.aggregate_type, OLD.aggregate_id, OLD.event_type, OLD.payload, OLD.dedupe_key,
+        OLD.occurred_at) IS DISTINCT FROM (NEW.event_id, NEW.aggregate_type, NEW.aggregate_id, NEW.event_type,
+        NEW.payload, NEW.dedupe_key, NEW.occurred_at))
+    EXECUTE FUNCTION refuse('an outbox event never changes its id, aggregate, type, payload, key or instant');
 CREATE TRIGGER job_execution_transition BEFORE UPDATE OF state ON job_execution FOR EACH ROW
-    WHEN (OLD.state <> NEW.state AND OLD.state = 'COMPLETED')
+    WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
+        ('PROCESSING', 'COMPLETED'), ('PROCESSING', 'FAILED'), ('FAILED', 'PROCESSING')))
     EXECUTE FUNCTION refuse_transition('state');
 
+-- FOR UPDATE, because the update's own lock lets the foreign key of a first movement pass, unseen from here.
 CREATE FUNCTION organization_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+    PERFORM FROM organization WHERE id = OLD.id FOR UPDATE;
     IF EXISTS (SELECT FROM money_movement WHERE organization_id = OLD.id) THEN
         RAISE EXCEPTION 'organization % has movements: its time zone and currency cannot change', OLD.external_ref
             USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
@@ -356,6 +372,22 @@ END $$;
 CREATE TRIGGER organization_zone_and_currency BEFORE UPDATE OF timezone, currency ON organization FOR EACH ROW
     WHEN ((OLD.timezone, OLD.currency) IS DISTINCT FROM (NEW.timezone, NEW.currency))
     EXECUTE FUNCTION organization_guard();
+
+-- A pass posts without a lock on what it read. It begins by waiting for all who hold this lock on money_movement, so
+-- whoever deletes is either waited for or sees the pass running.
+CREATE FUNCTION refuse_while_settling() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    LOCK TABLE money_movement IN ROW EXCLUSIVE MODE;
+    IF EXISTS (SELECT FROM settlement_pass WHERE state = 'RUNNING') THEN
+        RAISE EXCEPTION 'nothing is deleted from % while a settlement runs: try again when it has ended', TG_TABLE_NAME
+            USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER organization_kept_while_settling BEFORE DELETE ON organization FOR EACH STATEMENT
+    EXECUTE FUNCTION refuse_while_settling();
+CREATE TRIGGER money_movement_kept_while_settling BEFORE DELETE ON money_movement FOR EACH STATEMENT
+    EXECUTE FUNCTION refuse_while_settling();
 
 -- No foreign key runs from the ledger to the organization (it would cost a third of a settlement), so the rare
 -- side pays: deleting an organization looks for its entries.
@@ -382,6 +414,9 @@ BEGIN
 END $$;
 CREATE TRIGGER reservation_event_is_open BEFORE INSERT ON reservation FOR EACH ROW
     WHEN (NEW.import_id IS NULL OR NEW.status = 'ACTIVE')
+    EXECUTE FUNCTION reservation_needs_open_event();
+CREATE TRIGGER reservation_moves_to_open_event BEFORE UPDATE OF event_id ON reservation FOR EACH ROW
+    WHEN (OLD.event_id <> NEW.event_id)
     EXECUTE FUNCTION reservation_needs_open_event();
 
 CREATE FUNCTION money_movement_recorded() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -442,19 +477,22 @@ CREATE TRIGGER money_movement_undo_only AFTER DELETE ON money_movement REFERENCI
 CREATE TRIGGER ledger_entry_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON ledger_entry FOR EACH STATEMENT
     EXECUTE FUNCTION refuse('ledger_entry is append-only: correct it by an adjustment');
 
--- The share lock makes a posting and the closing of its month wait for each other, whichever comes first.
+-- The share lock makes a posting and the closing of its month wait for each other, whichever comes first; a month
+-- without a period would leave them nothing to meet at.
 CREATE FUNCTION ledger_entry_period_guard() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    closed date;
+    refused record;
 BEGIN
-    PERFORM FROM settlement_period WHERE month IN (SELECT month FROM posted) FOR SHARE;
-    SELECT month INTO closed FROM settlement_period
-    WHERE month IN (SELECT month FROM posted) AND state = 'CLOSED' LIMIT 1;
-    IF FOUND THEN
-        RAISE EXCEPTION 'month % is closed: post the adjustment in the first month that is not',
-            to_char(closed, 'YYYY-MM') USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
+    PERFORM FROM settlement_period WHERE month IN (SELECT month FROM posted) ORDER BY month FOR SHARE;
+    SELECT posted.month, state INTO refused FROM posted LEFT JOIN settlement_period USING (month)
+    WHERE state IS NULL OR state = 'CLOSED' LIMIT 1;
+    IF NOT FOUND THEN
+        RETURN NULL;
     END IF;
-    RETURN NULL;
+    RAISE EXCEPTION 'month % is %', to_char(refused.month, 'YYYY-MM'), CASE
+            WHEN refused.state IS NULL THEN 'not begun: it needs a settlement_period before anything is posted in it'
+            ELSE 'closed: post the adjustment in the first month that is not'
+        END USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
 END $$;
 CREATE TRIGGER ledger_entry_period_open AFTER INSERT ON ledger_entry REFERENCING NEW TABLE AS posted
     FOR EACH STATEMENT EXECUTE FUNCTION ledger_entry_period_guard();

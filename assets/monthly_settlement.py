@@ -1,0 +1,105 @@
+"""The asset that settles a month: reads the run's configuration, calls the settlement, shows what came of it."""
+
+import time
+from collections.abc import Callable, Mapping
+
+import dagster as dg
+from pydantic import Field
+
+from assets.partitions import months
+from assets.settlement_metadata import LEDGER_COLUMNS, settlement_metadata
+from resources import ClockResource, DatabaseResource, OutboxResource
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement import Drained, IncompleteSettlementError, SettlementOptions, settle_month
+
+SECONDS_BETWEEN_LINES = 10
+
+
+class SettlementConfig(dg.Config):
+    """How to go about it; nothing here changes what is posted."""
+
+    chunk_size: int = Field(settings().chunk_size, ge=1, description="Organizations per transaction.")
+    chunk_pause: float = Field(settings().chunk_pause, ge=0, description="Seconds of rest between two chunks.")
+    workers: int = Field(settings().workers, ge=1, le=32, description="Threads of this run, one connection each.")
+    writer_wait: float = Field(
+        settings().writer_wait, gt=0, description="Seconds to wait for transactions that are writing movements."
+    )
+
+
+@dg.asset(
+    partitions_def=months,
+    pool="settlement",
+    group_name="settlement",
+    owners=["team:finance"],
+    kinds={"postgres"},
+    tags={"domain": "settlement"},
+    metadata={"dagster/column_schema": LEDGER_COLUMNS, "dagster/table_name": "ledger_entry"},
+)
+def monthly_settlement(
+    context: dg.AssetExecutionContext,
+    config: SettlementConfig,
+    database: DatabaseResource,
+    clock: ClockResource,
+    outbox: OutboxResource,
+) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """What every organization's money movements of the month come to, posted to the ledger once, to the cent.
+
+    Materializing a month again posts only what came late, as adjustments; nothing late, nothing posted. A month that
+    is not over in every organization's time zone is refused.
+    """
+    month = Month.parse(context.partition_key)
+    with database.engine(f"monthly_settlement/{month}", connections=config.workers + 2) as engine:
+        try:
+            result = settle_month(
+                engine,
+                month,
+                now=clock.now(),
+                first_month=Month.parse(settings().first_month),
+                run_id=context.run.run_id,
+                settled_by=launched_by(context.run.tags),
+                options=SettlementOptions(
+                    chunk_size=config.chunk_size,
+                    chunk_pause=config.chunk_pause,
+                    workers=config.workers,
+                    writer_wait=config.writer_wait,
+                    parked_limit=settings().parked_limit,
+                ),
+                publish=outbox.append,
+                progress=progress_lines(context.log.info),
+            )
+        except (InputError, IncompleteSettlementError) as error:
+            raise dg.Failure(str(error)) from error
+        if result.parked:
+            context.log.error(
+                f"{month}: {len(result.parked)} organizations are parked: "
+                + "; ".join(f"{parked.external_ref}: {parked.why}" for parked in result.parked)
+            )
+        with engine.connect() as connection:
+            return dg.MaterializeResult(metadata=settlement_metadata(connection, result))
+
+
+def launched_by(tags: Mapping[str, str]) -> str:
+    """Who started a run, as its tags tell: a person by declared name, a schedule, a backfill, or a run by hand."""
+    for tag, label in (("user", "user"), ("dagster/schedule_name", "schedule"), ("dagster/backfill", "backfill")):
+        if tag in tags:
+            return f"{label} {tags[tag]}"
+    return "run by hand"
+
+
+def progress_lines(log: Callable[[str], None]) -> Callable[[Drained], None]:
+    """A listener that logs how far a settlement is, at most every ten seconds: done/total, rate, time left."""
+    started = last = time.monotonic()
+
+    def listen(state: Drained) -> None:
+        nonlocal last
+        moment = time.monotonic()
+        if moment - last < SECONDS_BETWEEN_LINES or not state.done:
+            return
+        last = moment
+        rate = state.done / (moment - started)
+        left = (state.total - state.done) / rate
+        log(f"{state.done}/{state.total} chunks, {rate:.1f} a second, about {left:.0f} s to go")
+
+    return listen

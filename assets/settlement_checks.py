@@ -1,0 +1,88 @@
+"""Checks on the settlement. Each judges every month that is settled and not closed, and names the bad ones.
+
+The latest result of a check hides those before it, so a check of one month alone would let the next month's run hide
+a broken one. What must hold is raised inside the settlement itself; these show it.
+"""
+
+from collections.abc import Callable, Iterable
+
+import dagster as dg
+from sqlalchemy import Connection
+
+from assets.monthly_settlement import monthly_settlement
+from resources import DatabaseResource
+from ticketflow_orch import audit
+from ticketflow_orch.months import Month
+
+_BREACHES = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("month", "organization", "currency", "what")])
+
+
+def _month_check(
+    name: str, question: Callable[[Connection, Month], audit.Finding], description: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=monthly_settlement, name=name, description=description)
+    def check(database: DatabaseResource) -> dg.AssetCheckResult:
+        with database.engine(f"check {name}") as engine, engine.connect() as connection:
+            months = audit.settled_months(connection)
+            return judged(question(connection, month) for month in months)
+
+    return check
+
+
+def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
+    """One result over all months: red when any month has a breach, which its description and table name."""
+    looked_at = list(findings)
+    bad = [finding for finding in looked_at if finding.count]
+    table = [
+        dg.TableRecord(
+            {
+                "month": str(finding.month),
+                "organization": breach.organization,
+                "currency": breach.currency,
+                "what": breach.what,
+            }
+        )
+        for finding in bad
+        for breach in finding.examples
+    ]
+    description = ", ".join(f"{finding.month}: {finding.count}" for finding in bad) or "No month is bad."
+    return dg.AssetCheckResult(
+        passed=not bad,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=description,
+        metadata={
+            "months judged": len(looked_at),
+            "bad months": len(bad),
+            "breaches": dg.MetadataValue.table(table, _BREACHES),
+        },
+    )
+
+
+@dg.asset_check(
+    asset=monthly_settlement,
+    name="guarded",
+    description="The ledger's key is valid, and the triggers that protect what is posted are there and switched on.",
+)
+def guarded(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether the database itself still guards the ledger."""
+    with database.engine("check guarded") as engine, engine.connect() as connection:
+        missing = audit.missing_guards(connection)
+    return dg.AssetCheckResult(
+        passed=not missing, severity=dg.AssetCheckSeverity.ERROR, description="; ".join(missing) or "All in place."
+    )
+
+
+SETTLEMENT_CHECKS = [
+    _month_check(
+        "complete",
+        audit.organizations_without_row,
+        "Every organization active in a month has its settlement row, parked ones aside.",
+    ),
+    _month_check(
+        "honest",
+        audit.dishonest_organizations,
+        "What is posted about a month equals what its movements come to, recomputed up to the month's cutoff.",
+    ),
+    _month_check("nothing_parked", audit.parked_in, "No organization is parked in a month."),
+    guarded,
+]

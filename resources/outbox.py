@@ -1,0 +1,14 @@
+"""The outbox as a resource."""
+
+import dagster as dg
+from sqlalchemy import Connection
+
+from ticketflow_orch import outbox
+
+
+class OutboxResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Where effects on the outside world are written down, in the transaction of their cause."""
+
+    def append(self, connection: Connection, event: outbox.OutboxEvent) -> bool:
+        """Write `event` in the caller's transaction; False when its key is there already."""
+        return outbox.append(connection, event)

@@ -1,0 +1,66 @@
+"""The settlement's schedule: on day 2, and on each day after for whatever is still unsettled.
+
+Dagster never catches up a tick that it missed, so the schedule asks the database what is due instead of trusting
+that yesterday's tick ran.
+"""
+
+import dagster as dg
+
+from assets import SETTLEMENT_CHECKS, monthly_settlement
+from resources import DatabaseResource
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement.due import due_months
+
+UNFINISHED = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+
+monthly_settlement_job = dg.define_asset_job(
+    "monthly_settlement_job",
+    selection=dg.AssetSelection.assets(monthly_settlement) | dg.AssetSelection.checks(*SETTLEMENT_CHECKS),
+    description="Settles one month and judges all months that are not closed.",
+)
+
+
+@dg.schedule(
+    job=monthly_settlement_job,
+    # By day 2, 05:00, every time zone on earth has left the month before.
+    cron_schedule="0 5 2-31 * *",
+    execution_timezone=settings().business_timezone,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Requests every month that is over, unsettled, and not in a run already.",
+)
+def settlement_schedule(
+    context: dg.ScheduleEvaluationContext, database: DatabaseResource
+) -> list[dg.RunRequest] | dg.SkipReason:
+    """One run per month that is due at the tick's time."""
+    tick = context.scheduled_execution_time
+    with database.engine("settlement_schedule") as engine, engine.connect() as connection:
+        due = due_months(connection, tick, Month.parse(settings().first_month))
+    if not due:
+        return dg.SkipReason("Every month that is over is settled.")
+    waiting = [month for month in due if not is_in_a_run(context.instance, month)]
+    if not waiting:
+        return dg.SkipReason(f"Due and in a run already: {', '.join(map(str, due))}.")
+    return [
+        dg.RunRequest(
+            partition_key=str(month),
+            run_key=str(month),
+            tags={"ticketflow/scheduled_for": tick.isoformat(timespec="seconds")},
+        )
+        for month in waiting
+    ]
+
+
+def is_in_a_run(instance: dg.DagsterInstance, month: Month) -> bool:
+    """Whether a run that settles `month` is queued or running, whoever launched it."""
+    runs = instance.get_runs(dg.RunsFilter(tags={"dagster/partition": str(month)}, statuses=UNFINISHED))
+    return any(
+        run.job_name == monthly_settlement_job.name or monthly_settlement.key in (run.asset_selection or ())
+        for run in runs
+    )

@@ -1,0 +1,110 @@
+"""The settlement as Dagster sees it: a materialization a month, its metadata, its checks, its refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+
+from assets import SETTLEMENT_CHECKS, monthly_settlement
+from resources import ClockResource, DatabaseResource, OutboxResource
+from tests.rows import add_movement, add_organization
+from tests.test_settlement import tamper
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def materialize(
+    url: URL, instance: dg.DagsterInstance, month: str, now: str = "2026-06-15T12:00:00Z"
+) -> dg.ExecuteInProcessResult:
+    return dg.materialize(
+        [monthly_settlement, *SETTLEMENT_CHECKS],
+        instance=instance,
+        partition_key=month,
+        resources={
+            "database": DatabaseResource(url=url.render_as_string(hide_password=False)),
+            "clock": ClockResource(fixed_at=now),
+            "outbox": OutboxResource(),
+        },
+        raise_on_error=False,
+    )
+
+
+def failure_of(result: dg.ExecuteInProcessResult) -> str:
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return failures[0].user_failure_data.description or "" if failures and failures[0].user_failure_data else ""
+
+
+def checks_of(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, str | None]]:
+    return {check.check_name: (check.passed, check.description) for check in result.get_asset_check_evaluations()}
+
+
+def test_a_materialization_carries_what_the_month_came_to(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    organization = add_organization(engine, name="Teatro Real")
+    add_organization(engine, currency="KWD", timezone="Asia/Kuwait")
+    add_movement(engine, organization, 100_000, "2026-03-10T10:00")
+    result = materialize(url, instance, "2026-03")
+    assert result.success
+    metadata = {
+        key: value.value
+        for key, value in result.asset_materializations_for_node("monthly_settlement")[0].metadata.items()
+    }
+    assert metadata["organizations"] == 2
+    assert metadata["rows new"] == 2
+    assert metadata["net EUR (minor units)"] == 88_000
+    assert [dict(record.data)["net"] for record in metadata["totals"].records] == ["880.00", "0.000"]
+    assert metadata["top organizations"].records[0].data["name"] == "Teatro Real"
+    assert "| 2026-03 | ████████████████████████ | 880.00 |" in metadata["months so far"]
+    assert all(passed for passed, _ in checks_of(result).values())
+    again = materialize(url, instance, "2026-03")
+    summary = again.asset_materializations_for_node("monthly_settlement")[0].metadata["summary"].value
+    assert summary == "**Nothing came late.** All 2 rows of 2026-03 are as they should be."
+
+
+def test_a_month_that_is_not_over_is_refused_in_one_sentence(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_organization(engine, timezone="Pacific/Pago_Pago")
+    result = materialize(url, instance, "2026-03", now="2026-04-01T10:00:00Z")
+    assert not result.success
+    assert failure_of(result).startswith("2026-03 is not over in Pacific/Pago_Pago before 2026-04-01T11:00:00+00:00")
+
+
+def test_the_checks_name_every_bad_month_and_not_only_the_last(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    organization = add_organization(engine)
+    for month in ("2026-03", "2026-04"):
+        assert materialize(url, instance, month).success
+    tamper(
+        engine,
+        f"UPDATE ledger_entry SET fees = 1, net = 1 WHERE organization_id = {organization} AND month = '2026-03-01'",
+    )
+    checks = checks_of(materialize(url, instance, "2026-05"))
+    assert checks["honest"] == (False, "2026-03: 1")
+    assert checks["complete"] == (True, "No month is bad.")
+
+
+def test_a_parked_organization_turns_the_check_red_and_leaves_the_month_settled(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    good, bad = add_organization(engine), add_organization(engine)
+    add_movement(engine, good, 100, "2026-03-10T10:00")
+    for _ in range(3):
+        add_movement(engine, bad, 2**62, "2026-03-10T10:00")
+    result = materialize(url, instance, "2026-03")
+    assert result.success
+    assert checks_of(result)["nothing_parked"] == (False, "2026-03: 1")
+    assert checks_of(result)["honest"][0]
+    metadata = result.asset_materializations_for_node("monthly_settlement")[0].metadata
+    assert metadata["parked"].value == 1
+    assert "out of range" in str(metadata["parked organizations"].value)

@@ -1,0 +1,96 @@
+"""When the settlement is attempted: what is due at a tick, and that a missed tick mends itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+import dagster as dg
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+
+from resources import DatabaseResource
+from schedules import monthly_settlement_job, settlement_schedule
+from tests.rows import add_movement, add_organization, instant
+from tests.test_settlement import settle
+from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.months import Month
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+def tick(url: URL, instance: dg.DagsterInstance, at: str) -> list[str] | str:
+    """The months that the schedule requests at `at`, or why it skips."""
+    database = DatabaseResource(url=url.render_as_string(hide_password=False))
+    context = dg.build_schedule_context(
+        instance=instance,
+        scheduled_execution_time=instant(at),
+        resources={"database": database},
+        repository_def=build_definitions({"database": database}).get_repository_def(),
+    )
+    data = settlement_schedule.evaluate_tick(context)
+    return data.skip_message or [request.partition_key or "" for request in data.run_requests or ()]
+
+
+def test_every_month_that_is_over_and_unsettled_is_requested(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    organization = add_organization(engine)
+    assert tick(url, instance, "2026-06-02T03:00") == "Every month that is over is settled."
+    add_movement(engine, organization, 100, "2026-02-10T10:00")
+    assert tick(url, instance, "2026-06-02T03:00") == ["2026-02", "2026-03", "2026-04", "2026-05"]
+    settle(engine, Month(2026, 3))
+    assert tick(url, instance, "2026-06-05T03:00") == ["2026-02", "2026-04", "2026-05"]
+
+
+def test_a_month_is_not_requested_while_a_zone_is_still_in_it(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_movement(engine, add_organization(engine, timezone="Pacific/Pago_Pago"), 100, "2026-02-10T10:00")
+    assert tick(url, instance, "2026-03-01T10:59") == "Every month that is over is settled."
+    assert tick(url, instance, "2026-03-01T11:00") == ["2026-02"]
+
+
+def test_the_month_of_the_first_movement_is_the_organizations_own(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    # 13:00 UTC on 31 January is 1 February on Kiritimati.
+    add_movement(engine, add_organization(engine, timezone="Pacific/Kiritimati"), 100, "2026-01-31T13:00")
+    assert tick(url, instance, "2026-03-02T04:00") == ["2026-02"]
+
+
+def test_a_month_that_is_in_a_run_already_is_left_alone(engine: Engine, url: URL, instance: dg.DagsterInstance) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-04-10T10:00")
+    instance.create_run_for_job(
+        build_definitions({"database": DatabaseResource(url="postgresql:///any")}).resolve_job_def(
+            monthly_settlement_job.name
+        ),
+        tags={"dagster/partition": "2026-04"},
+        status=dg.DagsterRunStatus.QUEUED,
+    )
+    assert tick(url, instance, "2026-06-02T03:00") == ["2026-05"]
+
+
+def test_it_ticks_from_day_2_at_5_every_day_of_every_month_through_both_clock_changes() -> None:
+    madrid = ZoneInfo("Europe/Madrid")
+    ticks = settlement_schedule.execution_timezone and [
+        moment.astimezone(madrid)
+        for moment, _ in zip(
+            dg._utils.schedules.schedule_execution_time_iterator(  # noqa: SLF001 - the daemon's own iterator
+                instant("2026-01-01T00:00").timestamp(), settlement_schedule.cron_schedule, "Europe/Madrid"
+            ),
+            range(365 - 12),
+            strict=False,
+        )
+    ]
+    assert ticks
+    assert all((moment.hour, moment.minute) == (5, 0) for moment in ticks)
+    assert [moment.date() for moment in ticks] == [
+        day for day in (instant("2026-01-01T12:00").date() + timedelta(days=n) for n in range(365)) if day.day != 1
+    ]

@@ -1,0 +1,173 @@
+"""The settlement's invariants as questions to the database: read-only, each answered for a month or for the schema.
+
+Integrity is another question than lateness: what was recorded after a month's cutoff is not a fault of the month.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.months import Month, Window
+from ticketflow_orch.settlement.posting import DIFFERENCE, RECOMPUTED, month_parameters
+
+EXAMPLES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Breach:
+    """One thing that breaks an invariant: the organization's reference, the currency, and what is wrong in words."""
+
+    organization: str
+    currency: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """How often a month breaks an invariant, with the first few breaches."""
+
+    month: Month
+    count: int
+    examples: tuple[Breach, ...]
+
+
+def settled_months(connection: Connection) -> tuple[Month, ...]:
+    """The months that are settled and not closed: those whose entries may still be wrong and may still be mended."""
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
+    return tuple(Month.of_day(day) for day in days.scalars())
+
+
+def organizations_without_row(connection: Connection, month: Month) -> Finding:
+    """Organizations active in `month` that lack their settlement row in their own currency and are not parked."""
+    rows = connection.execute(_WITHOUT_ROW, _month(month)).all()
+    return _finding(month, [Breach(row.external_ref, row.currency, "has no settlement row") for row in rows], rows)
+
+
+def dishonest_organizations(connection: Connection, month: Month) -> Finding:
+    """Organizations whose entries about `month` are not what their movements come to, up to the month's last cutoff."""
+    parameters = _recomputing(connection, month)
+    if parameters is None:
+        return Finding(month, 0, ())
+    rows = connection.execute(_DISHONEST, parameters | _month(month)).all()
+    breaches = [
+        Breach(row.external_ref, row.currency, f"posted {row.posted_net}, recomputed {row.posted_net + row.net}")
+        for row in rows
+    ]
+    return _finding(month, breaches, rows)
+
+
+def parked_in(connection: Connection, month: Month) -> Finding:
+    """Organizations that are parked in `month`, with why."""
+    rows = connection.execute(_PARKED, _month(month)).all()
+    return _finding(month, [Breach(row.external_ref, row.currency, row.why) for row in rows], rows)
+
+
+def missing_guards(connection: Connection) -> tuple[str, ...]:
+    """What the ledger's protection lacks, in words: its key valid, its triggers there and switched on."""
+    key = connection.execute(
+        text("""
+            SELECT count(*) FROM pg_constraint JOIN pg_index ON indexrelid = conindid
+            WHERE conname = 'ledger_entry_pkey' AND conrelid = CAST('ledger_entry' AS regclass) AND contype = 'p'
+                AND indisvalid AND indisready AND NOT condeferrable
+        """)
+    ).scalar_one()
+    enabled = set(
+        connection.execute(
+            text("SELECT tgname FROM pg_trigger WHERE tgenabled IN ('O', 'A') AND NOT tgisinternal")
+        ).scalars()
+    )
+    wanted = {
+        "ledger_entry_append_only", "ledger_entry_period_open", "money_movement_append_only", "money_movement_recorded",
+        "money_movement_reversal", "money_movement_undo_only", "organization_zone_and_currency",
+        "organization_never_deleted", "settlement_period_transition", "settlement_window_fixed",
+    }  # fmt: skip
+    missing = [f"trigger {name} is missing or switched off" for name in sorted(wanted - enabled)]
+    return tuple(missing if key else ["the ledger's primary key is missing or not valid", *missing])
+
+
+def rounding_residue(connection: Connection, month: Month) -> dict[str, str]:
+    """Per currency, by how much the posted commission and tax of `month` differ from the exact ones, in minor units.
+
+    At most half a unit a line and rate; listed, never posted.
+    """
+    parameters = _recomputing(connection, month)
+    if parameters is None:
+        return {}
+    return {row.currency: str(row.residue) for row in connection.execute(_RESIDUE, parameters)}
+
+
+def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
+    """What `RECOMPUTED` takes to repeat the month as its last pass saw it, without the parked; None before that."""
+    cutoff = connection.execute(_LAST_CUTOFF, _month(month)).scalar_one_or_none()
+    if cutoff is None:
+        return None
+    windows = {
+        row.timezone: Window(row.starts_at, row.ends_at)
+        for row in connection.execute(text("SELECT * FROM settlement_window WHERE month = :month"), _month(month))
+    }
+    parked = connection.execute(
+        text("SELECT organization_id FROM parked_organization WHERE month = :month AND resolved_at IS NULL"),
+        _month(month),
+    ).scalars()
+    return month_parameters(month, windows, cutoff) | {"left_out": list(parked)}
+
+
+def _month(month: Month) -> dict[str, object]:
+    return {"month": month.first_day, "next_month": month.next().first_day, "examples": EXAMPLES}
+
+
+def _finding(month: Month, breaches: Sequence[Breach], rows: Sequence[Row[Any]]) -> Finding:
+    return Finding(month, rows[0].breaches if rows else 0, tuple(breaches))
+
+
+_WITHOUT_ROW = text("""
+    SELECT external_ref, currency, count(*) OVER () AS breaches
+    FROM organization
+    WHERE joined_on < CAST(:next_month AS date) AND (left_on IS NULL OR left_on >= CAST(:month AS date))
+        AND NOT EXISTS (
+            SELECT FROM ledger_entry AS entry
+            WHERE (entry.organization_id, entry.month, entry.currency, entry.origin_month, entry.sequence)
+                = (organization.id, CAST(:month AS date), organization.currency, CAST(:month AS date), 0))
+        AND NOT EXISTS (
+            SELECT FROM parked_organization AS parked
+            WHERE parked.organization_id = organization.id AND parked.month = :month AND resolved_at IS NULL)
+    ORDER BY id LIMIT :examples
+""")
+
+_LAST_CUTOFF = text("""
+    SELECT max(cutoff) FROM settlement_pass JOIN settlement_chunk USING (month, pass)
+    WHERE origin_month = :month AND settlement_pass.state = 'DONE'
+""")
+
+_DISHONEST = text(f"""
+    WITH {DIFFERENCE}
+    SELECT external_ref, difference.currency, net, (
+            SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
+            WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
+                AND entry.origin_month = CAST(:origin AS date)) AS posted_net,
+        count(*) OVER () AS breaches
+    FROM difference JOIN organization ON organization.id = organization_id
+    WHERE differs
+    ORDER BY organization_id LIMIT :examples
+""")
+
+_RESIDUE = text(f"""
+    WITH {RECOMPUTED}
+    SELECT currency, trim_scale(sum(
+        round(exact_commission) - exact_commission
+        + round(round(exact_commission) * commission_tax_bps * 0.0001)
+        - round(exact_commission) * commission_tax_bps * 0.0001)) AS residue
+    FROM line
+    GROUP BY currency
+""")
+
+_PARKED = text("""
+    SELECT external_ref, currency, coalesce(error, reason) AS why, count(*) OVER () AS breaches
+    FROM parked_organization JOIN organization ON organization.id = organization_id
+    WHERE month = :month AND resolved_at IS NULL
+    ORDER BY organization_id LIMIT :examples
+""")
