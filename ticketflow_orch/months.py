@@ -17,6 +17,8 @@ from zoneinfo import ZoneInfo
 from ticketflow_orch.errors import InputError
 
 _KEY = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])", re.ASCII)
+# Years in which each month's edges, and its neighbours', are instants that Python can name in any zone.
+_YEARS = range(1970, 9999)
 
 
 @cache
@@ -61,10 +63,10 @@ class Month:
         """The month that `key` names.
 
         Raises:
-            InputError: `key` is not exactly `YYYY-MM` with a month from 01 to 12.
+            InputError: `key` is not exactly `YYYY-MM` with a month from 01 to 12 and a year from 1970 to 9998.
         """
         match = _KEY.fullmatch(key)
-        if match is None or match[1] == "0000":
+        if match is None or int(match[1]) not in _YEARS:
             raise InputError(f"{key!r} is not a month; write it as YYYY-MM, for example 2026-03.")
         return cls(int(match[1]), int(match[2]))
 

@@ -72,7 +72,7 @@ def test_a_month_that_is_in_a_run_already_is_left_alone(engine: Engine, url: URL
             monthly_settlement_job.name
         ),
         tags={"dagster/partition": "2026-04"},
-        status=dg.DagsterRunStatus.QUEUED,
+        status=dg.DagsterRunStatus.STARTED,
     )
     assert tick(url, instance, "2026-06-02T03:00") == ["2026-05"]
 
@@ -82,7 +82,7 @@ def test_it_ticks_from_day_2_at_5_every_day_of_every_month_through_both_clock_ch
     ticks = settlement_schedule.execution_timezone and [
         moment.astimezone(madrid)
         for moment, _ in zip(
-            dg._utils.schedules.schedule_execution_time_iterator(  # noqa: SLF001 - the daemon's own iterator
+            dg._utils.schedules.schedule_execution_time_iterator(
                 instant("2026-01-01T00:00").timestamp(), settlement_schedule.cron_schedule, "Europe/Madrid"
             ),
             range(365 - 12),
