@@ -170,6 +170,19 @@ def drained(connection: Connection, settlement: Pass) -> Drained:
     return Drained(row.done, row.total)
 
 
+def latest_progress(connection: Connection, month: Month) -> Drained:
+    """How far the last pass of `month` has come; nothing of nothing before its first."""
+    row = connection.execute(
+        text("""
+            SELECT count(*) FILTER (WHERE state <> 'PLANNED') AS done, count(*) AS total
+            FROM settlement_chunk
+            WHERE month = :month AND pass = (SELECT max(pass) FROM settlement_pass WHERE month = :month)
+        """),
+        {"month": month.first_day},
+    ).one()
+    return Drained(row.done, row.total)
+
+
 def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, publish: Publish) -> bool:
     """End the pass and settle its month, when no chunk is due; returns whether this call did it.
 

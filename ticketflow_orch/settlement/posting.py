@@ -27,7 +27,8 @@ RECOMPUTED = """
         ) AS zone_window (timezone, starts_at, ends_at)
     ), line AS (
         SELECT organization.id AS organization_id, movement.currency,
-            sum(amount) * movement.commission_rate_bps * 0.0001 AS exact_commission, movement.commission_tax_bps,
+            movement.commission_rate_bps, movement.commission_tax_bps,
+            sum(amount) * movement.commission_rate_bps * 0.0001 AS exact_commission,
             coalesce(sum(amount) FILTER (WHERE kind = 'CAPTURE'), 0) AS captures,
             coalesce(sum(amount) FILTER (WHERE kind = 'REFUND'), 0) AS refunds,
             coalesce(sum(amount) FILTER (WHERE kind IN ('CHARGEBACK', 'CHARGEBACK_REVERSAL')), 0) AS chargebacks,
@@ -49,8 +50,8 @@ RECOMPUTED = """
             AND organization.id <> ALL (CAST(:left_out AS bigint[]))
         GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
     ), rounded AS (
-        SELECT organization_id, currency, captures, refunds, chargebacks, fees,
-            round(exact_commission) AS commission,
+        SELECT organization_id, currency, commission_rate_bps, commission_tax_bps,
+            captures, refunds, chargebacks, fees, round(exact_commission) AS commission,
             round(round(exact_commission) * commission_tax_bps * 0.0001) AS commission_tax
         FROM line
     ), recomputed AS (

@@ -155,6 +155,29 @@ def top_organizations(
     )
 
 
+def late_organizations(connection: Connection) -> dict[Month, int]:
+    """For each settled or closed month, how many organizations have movements recorded since its last cutoff."""
+    rows = connection.execute(
+        text("""
+            WITH looked_at AS (
+                SELECT origin_month, max(cutoff) AS cutoff
+                FROM settlement_chunk JOIN settlement_pass USING (month, pass)
+                WHERE settlement_pass.state = 'DONE'
+                GROUP BY origin_month
+            )
+            SELECT origin_month, count(DISTINCT organization_id) AS organizations
+            FROM money_movement
+            JOIN organization ON organization.id = organization_id
+            JOIN settlement_window USING (timezone)
+            JOIN looked_at ON origin_month = settlement_window.month
+            WHERE recorded_at >= (SELECT min(cutoff) FROM looked_at) AND recorded_at >= cutoff
+                AND occurred_at >= settlement_window.starts_at AND occurred_at < settlement_window.ends_at
+            GROUP BY origin_month
+        """)
+    )
+    return {Month.of_day(row.origin_month): row.organizations for row in rows}
+
+
 def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
     """Every month that a settlement has touched, in order."""
     rows = connection.execute(

@@ -1,0 +1,48 @@
+# Everything runs in .venv, which the first target that needs it makes. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PORT ?= 3000
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo ui test check lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## put everything, pinned and checked by hash, into .venv
+
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: $(INSTALLED) ## load a demo data set, settle every month that is over, print a statement
+	$(BIN)/ticketflow demo
+
+ui: $(INSTALLED) ## open the Dagster UI with daemon and schedules on 127.0.0.1:3000 (PORT=…)
+	$(BIN)/ticketflow ui --port $(PORT)
+
+test: $(INSTALLED) ## run the whole test suite
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(INSTALLED) ## lint, formatting, types, definitions
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/dg check defs
+
+lock: ## pin all dependencies anew, for every supported Python (needs uv)
+	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
+		--no-annotate --group dev pyproject.toml --output-file requirements.lock
+
+clean: ## remove .venv, caches and builds; the data in .ticketflow stays
+	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,47 @@
+"""Homes of a test's own: an embedded server and a Dagster instance that nobody else sees."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest.mock import patch
+
+from sqlalchemy.engine import URL
+
+from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.settings import settings
+
+
+@contextmanager
+def fresh_home(scratch: Path, **variables: str) -> Iterator[Path]:
+    """An environment whose only TicketFlow variables are an empty home below `scratch`, and `variables`.
+
+    Both the environment and the disk are as before when the block ends; an embedded server in the home is gone.
+    """
+    home = scratch / f"h-{uuid.uuid4().hex[:6]}"
+    bare = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TICKETFLOW_") and name != "DAGSTER_HOME"
+    }
+    with patch.dict(os.environ, {**bare, "TICKETFLOW_HOME": str(home), **variables}, clear=True):
+        settings.cache_clear()
+        try:
+            yield home
+        finally:
+            settings.cache_clear()
+            if home.exists():
+                EmbeddedServer(home).remove()
+                shutil.rmtree(home)
+
+
+def variables_for(ticketflow: URL, dagster: URL) -> dict[str, str]:
+    """The variables that name two databases of an external server."""
+    return {
+        "TICKETFLOW_DATABASE_URL": ticketflow.render_as_string(hide_password=False),
+        "TICKETFLOW_DAGSTER_DATABASE_URL": dagster.render_as_string(hide_password=False),
+    }

@@ -1,0 +1,57 @@
+"""Statements that are taken or refused, and what Postgres says against them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+# A literal that any text column and any instant takes.
+STAMP = "'2026-06-01 00:00Z'"
+LEDGER_ROW = {
+    "organization_id": "1", "month": "'2026-03-01'", "currency": "'EUR'", "origin_month": "'2026-03-01'",
+    "sequence": "0", "captures": "100", "refunds": "0", "chargebacks": "0", "fees": "0", "commission": "10",
+    "commission_tax": "2", "net": "88", "settlement_pass": "1",
+}  # fmt: skip
+
+
+def execute(engine: Engine, statement: str, **parameters: Any) -> int:
+    with engine.begin() as connection:
+        return connection.execute(text(statement), parameters).rowcount
+
+
+def refusal(engine: Engine, statement: str, **parameters: Any) -> str:
+    """What Postgres says against the statement."""
+    with pytest.raises(DBAPIError) as caught:
+        execute(engine, statement, **parameters)
+    return str(caught.value.orig)
+
+
+def insertion(table: str, row: Mapping[str, str]) -> str:
+    return f"INSERT INTO {table} ({', '.join(row)}) VALUES ({', '.join(row.values())})"
+
+
+def objection(attempt: Callable[[], Any]) -> str | None:
+    """What Postgres says against the attempt; None when it is taken."""
+    try:
+        attempt()
+    except DBAPIError as error:
+        return str(error.orig)
+    return None
+
+
+def begin_month(engine: Engine, month: str = "2026-03-01") -> None:
+    execute(engine, f"INSERT INTO settlement_period (month) VALUES ('{month}') ON CONFLICT DO NOTHING")
+
+
+def begin_pass(engine: Engine, month: str = "2026-03-01") -> None:
+    begin_month(engine, month)
+    execute(engine, f"INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('{month}', 1, {STAMP})")
+
+
+def post(engine: Engine, **values: str) -> None:
+    begin_month(engine)
+    execute(engine, insertion("ledger_entry", LEDGER_ROW | values))

@@ -1,0 +1,186 @@
+"""From nothing to a Dagster instance: as often as anybody asks, at once if need be, and with the settings we rely on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from dagster import AssetsDefinition, DagsterInstance
+from dagster._core.instance.config import PoolGranularity
+from sqlalchemy.engine import URL
+
+from tests.conftest import run_sql
+from tests.homes import fresh_home, variables_for
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.instance import POOLS, running, storage_is_current
+from ticketflow_orch.settings import read_settings
+
+BOOTSTRAP = """
+from ticketflow_orch.instance import running
+from ticketflow_orch.settings import settings
+with running(settings()) as instance:
+    print(instance.migrated)
+"""
+
+
+@pytest.fixture
+def storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
+    """The URL of a database for Dagster's storage that does not exist yet."""
+    storage = server.url(f"{url.database}_dagster")
+    yield storage
+    run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
+
+
+@pytest.fixture
+def home(scratch: Path, url: URL, storage: URL) -> Iterator[Path]:
+    """An empty home on an external server."""
+    with fresh_home(scratch, **variables_for(url, storage)) as home:
+        yield home
+
+
+@pytest.fixture
+def instance(home: Path) -> Iterator[DagsterInstance]:
+    """A bootstrapped instance, opened as any Dagster process opens it."""
+    with running(read_settings()), DagsterInstance.get() as instance:
+        yield instance
+
+
+def limits(instance: DagsterInstance) -> dict[str, tuple[int, bool]]:
+    return {pool.name: (pool.limit, pool.from_default) for pool in instance.event_log_storage.get_pool_limits()}
+
+
+def test_nothing_at_all_becomes_an_instance_and_the_repeat_changes_nothing(scratch: Path) -> None:
+    with fresh_home(scratch) as home:
+        with running(read_settings()) as first:
+            assert first.migrated
+            with DagsterInstance.get() as instance:
+                assert storage_is_current(instance)
+            written = (home / "dagster" / "dagster.yaml").stat()
+            with running(read_settings()) as second:
+                assert not second.migrated
+            assert (home / "dagster" / "dagster.yaml").stat() == written
+        assert EmbeddedServer(home).pid() is None
+
+
+def test_two_bootstraps_at_once_both_succeed(server: EmbeddedServer, scratch: Path, storage: URL) -> None:
+    unmigrated = server.url(f"{storage.database}_ours")
+    with fresh_home(scratch, **variables_for(unmigrated, storage)):
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", BOOTSTRAP], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for _ in range(2)
+        ]
+        outputs = [process.communicate(timeout=60) for process in processes]
+    run_sql(server.url(), f"DROP DATABASE {unmigrated.database} WITH (FORCE)")
+
+    assert sorted(said for said, _ in outputs) == ["False\n", "True\n"], outputs
+
+
+def test_every_pool_that_the_code_location_names_is_limited_to_one_from_the_start(instance: DagsterInstance) -> None:
+    assets = build_definitions().assets or ()
+    named = {asset.op.pool for asset in assets if isinstance(asset, AssetsDefinition)}
+
+    assert named == set(POOLS)
+    assert limits(instance) == {pool: (1, False) for pool in POOLS}
+
+
+def test_a_limit_that_an_operator_set_stays(instance: DagsterInstance) -> None:
+    instance.event_log_storage.set_concurrency_slots("settlement", 0)
+
+    with running(read_settings(), ["settlement", "another"]):
+        assert limits(instance) == {"settlement": (0, False), "another": (1, False)}
+
+
+def test_a_limit_by_default_is_made_one_of_its_own(instance: DagsterInstance) -> None:
+    instance.event_log_storage.initialize_concurrency_limit_to_default("another")
+    assert limits(instance)["another"] == (1, True)
+
+    with running(read_settings(), ["another"]):
+        assert limits(instance)["another"] == (1, False)
+
+
+def test_an_older_dagster_yaml_is_replaced(home: Path) -> None:
+    (home / "dagster").mkdir(parents=True)
+    file = home / "dagster" / "dagster.yaml"
+    file.write_text("telemetry: {enabled: true}\n")
+
+    with running(read_settings()):
+        assert "TICKETFLOW_DAGSTER_DATABASE_URL" in file.read_text()
+    assert [path.name for path in file.parent.iterdir() if path.name.startswith("dagster.yaml")] == ["dagster.yaml"]
+
+
+def test_the_instance_has_the_settings_that_the_project_relies_on(instance: DagsterInstance, home: Path) -> None:
+    concurrency = instance.get_concurrency_config()
+    assert concurrency.pool_config.pool_granularity == PoolGranularity.RUN
+    assert concurrency.pool_config.default_pool_limit == 1
+    queue = concurrency.run_queue_config
+    assert queue is not None
+    assert queue.tag_concurrency_limits == [
+        {"key": "dagster/partition", "value": {"applyLimitPerUniqueValue": True}, "limit": 1},
+        {"key": "dagster/backfill", "limit": 2},
+    ]
+    assert queue.max_concurrent_runs > 2, "backfills would leave no room for the minute jobs"
+    assert instance.run_coordinator.dequeue_interval_seconds == 1  # type: ignore[attr-defined]
+    assert instance.run_monitoring_enabled
+    assert instance.run_monitoring_poll_interval_seconds == 30
+    assert instance.run_monitoring_max_runtime_seconds == 6 * 3600
+    assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
+    assert not instance.run_retries_retry_on_asset_or_op_failure
+    assert instance.get_settings("retention")["schedule"]["purge_after_days"] > 366
+    assert instance.get_scheduler_settings()["use_threads"]
+    assert instance.get_sensor_settings()["use_threads"]
+    assert not instance.telemetry_enabled
+    assert not instance.nux_enabled
+    assert Path(instance.root_directory) == home / "dagster"
+    assert type(instance.event_log_storage).__name__ == "PostgresEventLogStorage"
+
+
+def test_a_storage_that_is_behind_is_upgraded(instance: DagsterInstance, storage: URL) -> None:
+    run_sql(storage, "UPDATE alembic_version SET version_num = '16e3655b4d9b'")
+    run_sql(storage, "ALTER TABLE concurrency_limits DROP COLUMN using_default_limit")
+
+    with running(read_settings()):
+        assert storage_is_current(instance)
+        assert limits(instance) == {pool: (1, False) for pool in POOLS}
+
+
+def test_a_storage_that_is_ahead_is_refused(instance: DagsterInstance, storage: URL) -> None:
+    run_sql(storage, "UPDATE alembic_version SET version_num = 'of next year'")
+
+    with (
+        pytest.raises(InputError, match="Dagster's storage is ahead of the installed Dagster"),
+        running(read_settings()),
+    ):
+        pass
+
+
+def test_a_bootstrap_that_hangs_is_named_instead_of_waited_for(
+    home: Path, instance: DagsterInstance, storage: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ticketflow_orch.instance._LONGEST_WAIT", 0.2)
+    engine = connect_engine(storage, "frozen bootstrap")
+    with engine.begin() as connection:
+        connection.exec_driver_sql("SELECT pg_advisory_xact_lock(6240173)")
+        with pytest.raises(InputError, match="Another bootstrap of this instance"), running(read_settings()):
+            pass
+    engine.dispose()
+
+
+def test_the_environment_is_all_that_a_plain_dagster_command_needs(home: Path) -> None:
+    with running(read_settings()) as ready:
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("TICKETFLOW_", "DAGSTER_"))}
+        command = [sys.executable, "-m", "dagster", "instance", "info"]
+        info = subprocess.run(
+            command, env=bare | dict(ready.environment), cwd="/", capture_output=True, text=True, timeout=60, check=True
+        )
+
+    assert str(home / "dagster") in info.stdout
+    assert "granularity: run" in info.stdout

@@ -1,0 +1,65 @@
+"""Real bookings, imported and settled through Dagster, against sums that were computed without this project."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.engine import URL
+
+from resources import DatabaseResource
+from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.importing import import_folder
+from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.settlement.due import months_over
+from tests.rows import instant
+
+BOOKINGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotel_bookings"
+FIRST = Month(2014, 10)
+
+pytestmark = pytest.mark.skipif(not BOOKINGS.is_dir(), reason="the real bookings are not beside this checkout")
+
+
+@pytest.mark.every_server
+def test_every_organization_and_month_equals_the_truth_to_the_cent(engine: Engine, url: URL) -> None:
+    import_folder(engine, BOOKINGS, FIRST)
+    with engine.connect() as connection:
+        months = months_over(connection, instant("2018-01-15T00:00"), FIRST)
+    assert months == tuple(months_between(FIRST, Month(2017, 12)))
+    job = build_definitions({"database": DatabaseResource(url=url.render_as_string(hide_password=False))})
+    with dg.DagsterInstance.ephemeral() as instance:
+        for month in months:
+            result = job.resolve_job_def("monthly_settlement_job").execute_in_process(
+                partition_key=str(month),
+                instance=instance,
+                run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+            )
+            assert result.success
+            assert all(check.passed for check in result.get_asset_check_evaluations())
+    assert ledger(engine) == truth()
+
+
+def ledger(engine: Engine) -> Counter[tuple[str, ...]]:
+    """Every ledger row with movements, as the truth file writes it."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("""
+                SELECT external_ref, to_char(month, 'YYYY-MM'), entry.currency, captures, refunds, commission,
+                    commission_tax, net
+                FROM ledger_entry AS entry JOIN organization ON organization.id = organization_id
+                WHERE (captures, refunds) <> (0, 0)
+            """)
+        )
+        return Counter(tuple(map(str, row)) for row in rows)
+
+
+def truth() -> Counter[tuple[str, ...]]:
+    with gzip.open(BOOKINGS / "truth.csv.gz", "rt", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["organization_ref", "month", "currency", "captures", "refunds", "commission", "commission_tax", "net"]
+    return Counter(map(tuple, rows))

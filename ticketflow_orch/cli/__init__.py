@@ -1,0 +1,65 @@
+"""The command `ticketflow`: one module of this package per command or group of commands, assembled here.
+
+A module defines its function and imports what it needs *inside* it: whoever asks for `--help` does not wait for
+Dagster. To add a command, write its module and register the function below.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from ticketflow_orch.cli import db, demo, doctor, env, explain, importing, migrate, settle, status, ui
+from ticketflow_orch.errors import InputError
+
+REFUSED = 2
+
+
+app = typer.Typer(
+    name="ticketflow",
+    help="The back office of a ticketing platform: monthly settlement on Dagster and Postgres.",
+    epilog="Exit codes: 0 done; 1 work failed, such as a month that is red; 2 input refused, nothing written; "
+    "130 interrupted. Settings are TICKETFLOW_ variables; `ticketflow doctor` shows them.",
+    no_args_is_help=True,
+    # Its tracebacks print the values of local variables, and with them passwords.
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command("demo")(demo.demo)
+app.command("ui")(ui.ui)
+app.command("settle")(settle.settle)
+app.command("status")(status.status)
+app.command("explain")(explain.explain)
+app.command("doctor")(doctor.doctor)
+app.command("import")(importing.import_)
+app.command("migrate")(migrate.migrate)
+app.command("env")(env.env)
+app.add_typer(db.app, name="db")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("ticketflow-orch"))
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
+def main() -> None:
+    """The console script. A refused input is one line on stderr, whichever command raised it."""
+    try:
+        app()
+    except InputError as error:
+        # Further lines are lists that the command has shown as a table.
+        typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
+        sys.exit(REFUSED)

@@ -1,0 +1,183 @@
+"""What `ticketflow doctor` finds: read only, nothing is started or changed."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+
+from dagster import DagsterInstance
+from dagster._core.instance import InstanceRef
+
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.instance import POOLS, dagster_home, home_is_current, storage_is_current, unlimited_pools
+from ticketflow_orch.migrate import require_current_schema
+from ticketflow_orch.settings import Settings
+
+_LEAST_FREE = 1 << 30  # bytes
+_LONGEST_SILENCE = 120  # seconds; a heartbeat comes every 30
+_MIGRATE = "run `ticketflow migrate`"
+
+
+class State(StrEnum):
+    """How a thing is: `STOPPED` is no fault of a laptop, yet one of a deployment."""
+
+    OK = "ok"
+    STOPPED = "stopped"
+    WRONG = "wrong"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at; `mend` says what to do unless it is ok."""
+
+    subject: str
+    state: State
+    detail: str
+    mend: str = ""
+
+
+def examine(settings: Settings) -> Iterator[Finding]:
+    """Look at everything the project stands on, in the order in which things depend on each other.
+
+    Raises:
+        InputError: the settings themselves contradict each other.
+    """
+    databases = resolve(settings)
+    yield _versions()
+    yield _configured(settings)
+    yield _folder(settings, databases)
+    yield _code_location()
+    yield _server(databases)
+    if databases.embedded is not None and databases.embedded.pid() is None:
+        return
+    yield _schema(databases)
+    yield from _dagster(settings, databases)
+
+
+def _versions() -> Finding:
+    packages = ", ".join(f"{name} {version(name)}" for name in ("ticketflow-orch", "dagster", "dagster-postgres"))
+    return Finding("versions", State.OK, f"{packages}, Python {platform.python_version()}")
+
+
+def _configured(settings: Settings) -> Finding:
+    plain = settings.model_dump(exclude={"database_url", "dagster_database_url"})
+    return Finding("settings", State.OK, ", ".join(f"{name} {value}" for name, value in plain.items()))
+
+
+def _folder(settings: Settings, databases: Databases) -> Finding:
+    home = settings.home.absolute()
+    folders = [home] if databases.embedded is None else [home, databases.embedded.data]
+    for folder in folders:
+        there = next(path for path in (folder, *folder.parents) if path.exists())
+        free = shutil.disk_usage(there).free
+        if free < _LEAST_FREE:
+            return Finding("disk", State.WRONG, f"{free >> 20} MiB free below {there}", "make room")
+    there = next(path for path in (home, *home.parents) if path.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding("disk", State.WRONG, f"{there} is not writable", "set TICKETFLOW_HOME to a folder that is")
+    return Finding("disk", State.OK, f"{shutil.disk_usage(there).free >> 30} GiB free below {home}")
+
+
+def _code_location() -> Finding:
+    try:
+        importlib.import_module("ticketflow_orch.definitions")
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return Finding("code location", State.WRONG, f"{type(error).__name__}: {error}", "correct what it names")
+    return Finding("code location", State.OK, "ticketflow_orch.definitions loads")
+
+
+def _server(databases: Databases) -> Finding:
+    server = databases.embedded
+    if server is None:
+        return Finding("server", State.OK, f"your own: {databases.ticketflow!r}")
+    pid = server.pid()
+    if pid is None:
+        mend = "commands start it as they need it; `ticketflow db start` makes it stay"
+        return Finding("server", State.STOPPED, f"embedded, in {server.data}", mend)
+    return Finding("server", State.OK, f"embedded, process {pid}, in {server.data}")
+
+
+def _schema(databases: Databases) -> Finding:
+    found = fault(databases.ticketflow, OURS)
+    if found is not None:
+        return Finding("schema", State.WRONG, found, f"where only the database is missing, {_MIGRATE}")
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
+    try:
+        require_current_schema(engine)
+    except InputError as error:
+        return Finding("schema", State.WRONG, str(error), _MIGRATE)
+    finally:
+        engine.dispose()
+    return Finding("schema", State.OK, "at the revision of this code")
+
+
+def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
+    found = fault(databases.dagster, DAGSTERS)
+    if found is not None:
+        yield Finding("dagster storage", State.WRONG, found, f"where only the database is missing, {_MIGRATE}")
+        return
+    if not home_is_current(settings):
+        file = dagster_home(settings) / "dagster.yaml"
+        yield Finding("dagster instance", State.WRONG, f"{file} is not the one of this version", _MIGRATE)
+        return
+    yield Finding("dagster instance", State.OK, str(dagster_home(settings)))
+    with _untouched(dagster_home(settings), databases) as instance:
+        if not storage_is_current(instance):
+            yield Finding("dagster storage", State.WRONG, "its tables are not those of the installed Dagster", _MIGRATE)
+            return
+        yield Finding("dagster storage", State.OK, "at the revision of the installed Dagster")
+        yield _pools(instance)
+        yield _daemon(instance)
+
+
+@contextmanager
+def _untouched(home: Path, databases: Databases) -> Iterator[DagsterInstance]:
+    """The instance, without the tables that opening it would create."""
+    url = databases.dagster.render_as_string(hide_password=False)
+    storage = {"postgres": {"postgres_url": url, "should_autocreate_tables": False}}
+    reference = InstanceRef.from_dir(str(home), overrides={"storage": storage})
+    with DagsterInstance.from_ref(reference) as instance:
+        yield instance
+
+
+def _pools(instance: DagsterInstance) -> Finding:
+    unlimited = unlimited_pools(instance, POOLS)
+    if unlimited:
+        return Finding("pools", State.WRONG, f"no limit is set for {', '.join(unlimited)}", _MIGRATE)
+    limits = {pool.name: pool.limit for pool in instance.event_log_storage.get_pool_limits()}
+    paused = [name for name in POOLS if limits[name] == 0]
+    if paused:
+        mend = "set its limit to 1 in the UI: Deployment, Concurrency"
+        return Finding("pools", State.STOPPED, f"paused by a limit of 0: {', '.join(paused)}", mend)
+    return Finding("pools", State.OK, ", ".join(f"{name} {limit}" for name, limit in sorted(limits.items())))
+
+
+def _daemon(instance: DagsterInstance) -> Finding:
+    beats = instance.get_daemon_heartbeats()
+    required = set(instance.get_required_daemon_types())
+    # Dagster itself calls a daemon healthy for half an hour after its last sign of life.
+    oldest = time.time() - _LONGEST_SILENCE
+    silent = sorted(kind for kind in required if kind not in beats or beats[kind].timestamp < oldest)
+    if set(silent) == required:
+        seen = max((datetime.fromtimestamp(beat.timestamp, UTC) for beat in beats.values()), default=None)
+        detail = "was never seen" if seen is None else f"was last seen {seen:%Y-%m-%d %H:%M:%S} UTC"
+        return Finding("daemon", State.STOPPED, detail, "no schedule runs without it; start it with `ticketflow ui`")
+    failing = sorted(kind for kind, beat in beats.items() if kind in required and beat.errors)
+    if silent or failing:
+        detail = "; ".join(
+            f"{what}: {', '.join(kinds)}" for what, kinds in (("silent", silent), ("failing", failing)) if kinds
+        )
+        return Finding("daemon", State.WRONG, detail, "read its log, then restart it")
+    return Finding("daemon", State.OK, "alive")

@@ -1,0 +1,33 @@
+"""`ticketflow doctor`: what is configured, reachable, pending or stopped, and how to mend it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def doctor(
+    strict: Annotated[bool, typer.Option("--strict", help="Count what is stopped as wrong, for deployments.")] = False,
+) -> None:
+    """Say what is configured, reachable, pending or stopped, and how to mend it. Changes nothing.
+
+    Exit code 1 when something is wrong.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from ticketflow_orch.cli.diagnosis import State, examine
+    from ticketflow_orch.cli.terminal import console
+    from ticketflow_orch.settings import settings
+
+    colours = {State.OK: "green", State.STOPPED: "yellow", State.WRONG: "red"}
+    table = Table("what", "state", "found", "how to mend it", pad_edge=False, box=None)
+    findings = list(examine(settings()))
+    for finding in findings:
+        state = Text(finding.state, style=colours[finding.state])
+        table.add_row(Text(finding.subject), state, Text(finding.detail), Text(finding.mend))
+    console().print(table)
+    bad = {State.WRONG, State.STOPPED} if strict else {State.WRONG}
+    if any(finding.state in bad for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,106 @@
+"""`ticketflow explain`: one organization's month, from movements to ledger."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ticketflow_orch.explain import Explanation
+
+
+def explain(
+    organization: Annotated[str, typer.Argument(help="The organization's external reference.")],
+    month: Annotated[str, typer.Argument(metavar="YYYY-MM")],
+) -> None:
+    """Explain an organization's month: lines by rate, the movements behind them, and what the ledger says."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.explain import explain as explained
+    from ticketflow_orch.months import Month
+
+    with database("explain") as engine, engine.connect() as connection:
+        show(explained(connection, organization, Month.parse(month)))
+
+
+def show(explanation: Explanation) -> None:
+    """Print an explanation."""
+    from ticketflow_orch.cli.terminal import console
+
+    out = console()
+    window = explanation.window
+    out.print(
+        f"{explanation.external_ref} · {explanation.name} · {explanation.month} · {explanation.state}", markup=False
+    )
+    out.print(
+        f"{explanation.timezone}: from {window.starts_at.isoformat()} until before {window.ends_at.isoformat()}; "
+        f"cutoff {explanation.cutoff.isoformat() if explanation.cutoff else 'none yet'}"
+    )
+    if explanation.parked:
+        out.print(f"parked: {explanation.parked}", style="red", markup=False)
+    for title, table in (
+        ("Lines by rate", _lines(explanation)),
+        ("Movements", _movements(explanation)),
+        ("Ledger entries about this month", _entries(explanation)),
+    ):
+        out.print(f"\n[bold]{title}[/bold]")
+        out.print(table if table.row_count else "none")
+
+
+def _table(*columns: str, numbers: int) -> Table:
+    """A table whose last `numbers` columns are amounts, and so set to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position >= len(columns) - numbers else "left")
+    return table
+
+
+def _lines(explanation: Explanation) -> Table:
+    from ticketflow_orch.money import written_out
+
+    names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
+    table = _table("currency", "rate", "tax", *(name.replace("_", " ") for name in names), numbers=8)
+    for line in explanation.lines:
+        rates = (f"{line.commission_rate_bps / 100:g} %", f"{line.commission_tax_bps / 100:g} %")
+        table.add_row(line.currency, *rates, *(written_out(getattr(line, name), line.exponent) for name in names))
+    return table
+
+
+def _movements(explanation: Explanation) -> Table:
+    from ticketflow_orch.money import written_out
+
+    table = _table("reference", "kind", "occurred at", "reverses", "", "rate", "currency", "amount", numbers=1)
+    for movement in explanation.movements:
+        table.add_row(
+            movement.external_ref,
+            f"{movement.kind}{' (void)' if movement.is_void else ''}",
+            movement.occurred_at.isoformat(),
+            movement.reverses or "",
+            "late" if movement.late else "",
+            f"{movement.commission_rate_bps / 100:g} %",
+            movement.currency,
+            written_out(movement.amount, movement.exponent),
+        )
+    return table
+
+
+def _entries(explanation: Explanation) -> Table:
+    from ticketflow_orch.money import written_out
+
+    names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
+    table = _table(
+        "posted in", "sequence", "reason", "currency", *(name.replace("_", " ") for name in names), numbers=7
+    )
+    for entry in explanation.entries:
+        table.add_row(
+            str(entry.month),
+            str(entry.sequence),
+            entry.reason or "settlement",
+            entry.currency,
+            *(written_out(getattr(entry, name), entry.exponent) for name in names),
+        )
+    return table

@@ -1,0 +1,141 @@
+"""Settling months through Dagster in this process, on the instance that the UI shows."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dagster as dg
+from sqlalchemy import Engine
+
+from ticketflow_orch.cli.terminal import console
+from ticketflow_orch.definitions import defs
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.passes import latest_progress
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+JOB = "monthly_settlement_job"
+# Dagster's own log goes to the instance, where the UI shows it; on the terminal only what went wrong matters.
+_QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+_SECONDS_BETWEEN_LOOKS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class MonthRun:
+    """One run of the settlement's job for `month`. `why` it failed is one sentence; `red_checks` did not pass."""
+
+    month: Month
+    run_id: str
+    succeeded: bool
+    why: str
+    red_checks: tuple[str, ...]
+    rows_new: int
+    rows_adjusted: int
+    rows_existing: int
+    parked: int
+
+
+def settle_months(engine: Engine, months: Sequence[Month], tags: dict[str, str]) -> Iterator[MonthRun]:
+    """Run the settlement of each month in turn; a bar shows months and chunks on a terminal.
+
+    The runs do not pass Dagster's queue; what keeps them apart from others of the same month is the database.
+    """
+    job = defs.resolve_job_def(JOB)
+    with dg.DagsterInstance.get() as instance, _bar() as bar:
+        overall = bar.add_task("months", total=len(months))
+        for month in months:
+            with _chunks_shown(engine, bar, month):
+                result = job.execute_in_process(
+                    partition_key=str(month),
+                    instance=instance,
+                    run_config=_QUIET,
+                    tags=tags,
+                    raise_on_error=False,
+                )
+            bar.advance(overall)
+            yield _summary(month, result)
+
+
+def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
+    materializations = result.asset_materializations_for_node("monthly_settlement") if result.success else []
+    metadata = materializations[0].metadata if materializations else {}
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    return MonthRun(
+        month=month,
+        run_id=result.run_id,
+        succeeded=result.success,
+        why=_why(failures[0]) if failures else "",
+        red_checks=tuple(
+            f"{check.check_name} ({check.description})"
+            for check in result.get_asset_check_evaluations()
+            if not check.passed
+        ),
+        **{
+            name.replace(" ", "_"): int(str(metadata[name].value)) if name in metadata else 0
+            for name in ("rows new", "rows adjusted", "rows existing", "parked")
+        },
+    )
+
+
+def _why(failure: dg.StepFailureData) -> str:
+    if failure.user_failure_data is not None and failure.user_failure_data.description:
+        return failure.user_failure_data.description
+    error = failure.error
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return str(error.message).strip().splitlines()[0] if error is not None else "no reason was given"
+
+
+@contextmanager
+def _bar() -> Iterator[Progress]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    target = console(stderr=True)
+    with Progress(
+        TextColumn("{task.description:>16}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=target,
+        transient=True,
+        disable=not target.is_terminal,
+    ) as bar:
+        yield bar
+
+
+@contextmanager
+def _chunks_shown(engine: Engine, bar: Progress, month: Month) -> Iterator[None]:
+    """While the block runs, show how many of the month's chunks are done, as the database tells."""
+    if bar.disable:
+        yield
+        return
+    task = bar.add_task(f"{month} chunks", total=None)
+    ended = threading.Event()
+
+    def look() -> None:
+        while not ended.wait(_SECONDS_BETWEEN_LOOKS):
+            with engine.connect() as connection:
+                state = latest_progress(connection, month)
+            bar.update(task, completed=state.done, total=state.total or None)
+
+    looker = threading.Thread(target=look, name="progress", daemon=True)
+    looker.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        looker.join()
+        bar.remove_task(task)

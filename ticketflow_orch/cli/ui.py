@@ -1,0 +1,225 @@
+"""`ticketflow ui`: the whole system on one machine, until Ctrl-C."""
+
+from __future__ import annotations
+
+import fcntl
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.processes import Child, Children
+
+if TYPE_CHECKING:
+    from ticketflow_orch.settings import Settings
+
+HOST = "127.0.0.1"
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Together with the stop of an embedded server this stays below five seconds.
+_GRACE = 2.5
+_LONGEST_START = 180.0
+
+
+def ui(port: Annotated[int, typer.Option(min=1, max=65535, help="Where the web pages are served.")] = 3000) -> None:
+    """Open the Dagster UI with all it needs: databases, code location, daemon, schedules. Ctrl-C ends it all.
+
+    The processes write their logs below the home folder, in `logs/`.
+    """
+    from ticketflow_orch.settings import settings
+
+    raise typer.Exit(serve(settings(), port))
+
+
+def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.definitions") -> int:
+    """Run webserver, daemon and one code server for both until a signal comes; returns the exit code.
+
+    `definitions` is the module of the code location. 0 after a signal, 1 when a process ended by itself.
+
+    Raises:
+        InputError: the port is taken, another `ticketflow ui` has the same home, or a database cannot be had.
+    """
+    from ticketflow_orch.instance import running
+
+    _refuse_unusable(port)
+    home = settings.home.absolute()
+    with _alone(home) as lock, _interrupted_once(), running(settings) as instance:
+        ending = _flag_for_signals()
+        with (
+            tempfile.TemporaryDirectory(prefix="ticketflow-") as scratch,
+            Children(
+                home / "logs", {**os.environ, **instance.environment, "PYTHONUNBUFFERED": "1"}, _GRACE
+            ) as children,
+        ):
+            watch = _Watch(children, ending)
+            code = Path(scratch) / "code.sock"
+            try:
+                if _open(children, watch, port=port, definitions=definitions, code=code, home=home, lock=lock):
+                    typer.echo(f"TicketFlow is at http://{HOST}:{port}; Ctrl-C ends it. Logs: {settings.home / 'logs'}")
+                    watch.until(lambda: False)
+            except _ProcessError as error:
+                typer.echo(error, err=True)
+                return 1
+    return 0
+
+
+def _open(
+    children: Children, watch: _Watch, *, port: int, definitions: str, code: Path, home: Path, lock: IO[str]
+) -> bool:
+    """Start the three processes and wait until the web pages answer; returns False when a signal came first."""
+    workspace = home / "ui-workspace.yaml"
+    location = {"grpc_server": {"socket": str(code), "location_name": "ticketflow"}}
+    workspace.write_text(json.dumps({"load_from": [location]}), "utf-8")
+
+    def start(name: str, *command: str) -> Child:
+        # In `home`, not where we were started: the folder comes first on the module path, and an `assets` in it
+        # would be taken for ours.
+        return children.start(name, [sys.executable, "-m", *command], folder=home, keep_open=lock.fileno())
+
+    code_server = start(
+        "code-server",
+        "dagster", "code-server", "start", "--socket", str(code), "--module-name", definitions,
+        "--location-name", "ticketflow", "--use-python-environment-entry-point", "--log-level", "warning",
+    )  # fmt: skip
+    if not watch.until(lambda: _listens(code), code_server):
+        return False
+    daemon = start("daemon", "dagster._daemon", "run", "--workspace", str(workspace))
+    webserver = start(
+        "webserver", "dagster_webserver", "--host", HOST, "--port", str(port), "--workspace", str(workspace)
+    )
+    _write_down(lock, [os.getpid(), *(child.process.pid for child in (code_server, daemon, webserver))])
+    return watch.until(lambda: _answers(port), webserver)
+
+
+class _ProcessError(Exception):
+    """A process ended by itself or does not come up; the message is for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    children: Children
+    ending: threading.Event
+
+    def until(self, condition: Callable[[], bool], awaited: Child | None = None) -> bool:
+        """Wait until `condition` holds; returns False when a signal came first.
+
+        Bounded when it is about the start of the child `awaited`, else for as long as people want.
+        """
+        deadline = time.monotonic() + _LONGEST_START
+        while not condition():
+            if self.ending.wait(0.1):
+                return False
+            ended = self.children.first_ended()
+            if ended is not None:
+                raise _ProcessError(
+                    f"The {ended.name} ended by itself with code {ended.process.returncode}; {ended.log} ends with:\n"
+                    f"{ended.last_words()}"
+                )
+            if awaited is not None and time.monotonic() > deadline:
+                raise _ProcessError(
+                    f"The {awaited.name} did not answer within {_LONGEST_START:.0f} s; see {awaited.log}."
+                )
+        return True
+
+
+@contextmanager
+def _alone(home: Path) -> Iterator[IO[str]]:
+    """Hold the lock that one `ticketflow ui` per home has; its processes hold it too, as long as any of them lives.
+
+    Raises:
+        InputError: another one has it.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "ui.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            first, *others = [int(pid) for pid in lock.read().split()] or [0]
+            pids = " ".join(str(pid) for pid in ([first] if _lives(first) else others))
+            raise InputError(
+                f"`ticketflow ui` already runs in {home}, and two daemons would run every schedule twice; "
+                f"end it with `kill {pids}`."
+            ) from None
+        _write_down(lock, [os.getpid()])
+        yield lock
+
+
+def _write_down(lock: IO[str], pids: Sequence[int]) -> None:
+    lock.seek(0)
+    lock.truncate()
+    lock.write(" ".join(str(pid) for pid in pids))
+    lock.flush()
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """Make the first of the ending signals a KeyboardInterrupt, and let nothing disturb the clean-up after it."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = [signal.signal(number, interrupt) for number in _ENDING]
+    try:
+        yield
+    finally:
+        for number, handler in zip(_ENDING, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _flag_for_signals() -> threading.Event:
+    """From here on signals only set this flag, so that no child slips away between its start and its registration."""
+    flag = threading.Event()
+    for number in _ENDING:
+        signal.signal(number, lambda _number, _frame: flag.set())
+    return flag
+
+
+def _refuse_unusable(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise InputError(
+                f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another with --port."
+            ) from None
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
+
+
+def _answers(port: int) -> bool:
+    connection = http.client.HTTPConnection(HOST, port, timeout=5)
+    try:
+        connection.request("GET", "/server_info")
+        return connection.getresponse().status == http.HTTPStatus.OK
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,109 @@
+"""A made-up platform to try things on: some hundred organizers round the world, and what they sold in a year.
+
+Rows are drawn per organization from a generator seeded with (seed, number of the organization) and go in as an import
+does, judged by the same rules. Nothing depends on the clock: the same seed and last month make the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from random import Random
+
+from sqlalchemy import Connection, Engine, text
+
+from ticketflow_orch.demo_data.organizer import Organizer, Row
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.importing.kinds import KINDS, Batch, Kind
+from ticketflow_orch.importing.loading import Counts, import_batches
+from ticketflow_orch.importing.staging import Progress
+from ticketflow_orch.importing.turn import import_turn, vacuum
+from ticketflow_orch.months import Month, months_between
+
+_ORGANIZATIONS_PER_BATCH = 50
+_RESERVATIONS_PER_ORGANIZATION_AND_YEAR = 75
+_IDLE_PERCENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class DemoData:
+    """The demo data set of a database. `loaded` is whether this call brought it; otherwise it was there already."""
+
+    import_id: int
+    source: str
+    loaded: bool
+    rows: Counts
+
+
+def load_demo(
+    engine: Engine,
+    last_month: Month,
+    months: int = 12,
+    organizations: int = 400,
+    seed: int = 2026,
+    *,
+    progress: Progress | None = None,
+) -> DemoData:
+    """Load `months` months of sales that end with `last_month`; some events lie ahead of it.
+
+    A database holds one demo data set: when there is one, whatever it was made with, nothing happens. It is an import
+    like others, and `undo_import` takes it back.
+
+    Raises:
+        InputError: `months` or `organizations` is not positive.
+    """
+    for name, value in (("months", months), ("organizations", organizations)):
+        if value < 1:
+            raise InputError(f"The demo needs at least 1 of its {name}, not {value}.")
+    first_month = last_month
+    for _ in range(months - 1):
+        first_month = first_month.previous()
+    source = f"demo {first_month} to {last_month}, {organizations} organizations, seed {seed}"
+    with import_turn(engine) as connection:
+        for present in _data_sets(connection):
+            return present
+        batches = _batches(first_month, last_month, organizations, seed)
+        import_batches(connection, source, batches, first_month, progress)
+        (demo,) = _data_sets(connection)
+    vacuum(engine, demo.rows.tables())
+    return replace(demo, loaded=True)
+
+
+def _data_sets(connection: Connection) -> list[DemoData]:
+    """The demo data sets that are there, of which there is never more than one."""
+    rows = connection.execute(
+        text("""
+            SELECT id, source, organizations, events, reservations, money_movements
+            FROM data_import WHERE source LIKE 'demo %' AND undone_at IS NULL
+        """)
+    )
+    return [
+        DemoData(
+            row.id, row.source, False, Counts(row.organizations, row.events, row.reservations, row.money_movements)
+        )
+        for row in rows
+    ]
+
+
+def _batches(first_month: Month, last_month: Month, organizations: int, seed: int) -> Iterator[Batch]:
+    budgets = _budgets(organizations, len(list(months_between(first_month, last_month))), seed)
+    done = dict.fromkeys(KINDS, 0)
+    for start in range(0, organizations, _ORGANIZATIONS_PER_BATCH):
+        rows: dict[Kind, list[Row]] = {kind: [] for kind in KINDS}
+        for number in range(start, min(start + _ORGANIZATIONS_PER_BATCH, organizations)):
+            draw = Random(f"{seed}/{number}")  # noqa: S311 - it draws stories, not secrets
+            for kind, told in Organizer(number, first_month, last_month, draw).live(budgets[number]).items():
+                rows[kind] += told
+        for kind in KINDS:
+            names = [column.name for column in kind.columns]
+            yield Batch(kind, f"demo {kind.name}", names, enumerate(rows[kind], done[kind] + 1))
+            done[kind] += len(rows[kind])
+
+
+def _budgets(organizations: int, months: int, seed: int) -> list[int]:
+    """How many reservations each organization may have: a few sell most, many sell little, some nothing."""
+    draw = Random(seed)  # noqa: S311 - as above
+    ranks = draw.sample(range(1, organizations + 1), organizations)
+    weights = [rank**-0.8 for rank in ranks]
+    share = _RESERVATIONS_PER_ORGANIZATION_AND_YEAR * organizations * months / 12 / sum(weights)
+    return [0 if draw.randrange(100) < _IDLE_PERCENT else round(share * weight) for weight in weights]

@@ -1,0 +1,169 @@
+"""Why an organization's month came to what it came to: lines by rate, the movements behind them, what was posted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month, Window
+from ticketflow_orch.settlement.posting import AMOUNTS, RECOMPUTED, month_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The movements of one currency and rate, in minor units; commission and tax are rounded once, here."""
+
+    currency: str
+    exponent: int
+    commission_rate_bps: int
+    commission_tax_bps: int
+    captures: int
+    refunds: int
+    chargebacks: int
+    fees: int
+    commission: int
+    commission_tax: int
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """One movement of the month; `late` when it was recorded after the month's last cutoff, so not posted yet."""
+
+    external_ref: str
+    kind: str
+    is_void: bool
+    reverses: str | None
+    currency: str
+    exponent: int
+    amount: int
+    commission_rate_bps: int
+    occurred_at: datetime
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the ledger about the month; posted in a later one when `month` differs from what was asked."""
+
+    month: Month
+    sequence: int
+    currency: str
+    exponent: int
+    captures: int
+    refunds: int
+    chargebacks: int
+    fees: int
+    commission: int
+    commission_tax: int
+    net: int
+    reason: str | None
+    posted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything about one organization and month. `lines` are all that is known by now, late movements included."""
+
+    external_ref: str
+    name: str
+    timezone: str
+    month: Month
+    window: Window
+    state: str
+    cutoff: datetime | None
+    parked: str | None
+    lines: tuple[Line, ...]
+    movements: tuple[Movement, ...]
+    entries: tuple[Entry, ...]
+
+
+def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
+    """The explanation of `month` for the organization called `external_ref`.
+
+    Raises:
+        InputError: there is no such organization.
+    """
+    organization = connection.execute(
+        text("SELECT id, name, timezone FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+    ).one_or_none()
+    if organization is None:
+        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+    key = {"organization_id": organization.id, "month": month.first_day}
+    window = _window(connection, month, organization.timezone)
+    state = connection.execute(_STATE, key).one()
+    lines = connection.execute(
+        _LINES,
+        month_parameters(month, {organization.timezone: window}, _now(connection))
+        | {"low": organization.id, "high": organization.id},
+    )
+    movements = connection.execute(
+        _MOVEMENTS, key | {"starts_at": window.starts_at, "ends_at": window.ends_at, "cutoff": state.cutoff}
+    )
+    entries = connection.execute(_ENTRIES, key)
+    return Explanation(
+        external_ref=external_ref,
+        name=organization.name,
+        timezone=organization.timezone,
+        month=month,
+        window=window,
+        state=state.state or "OPEN",
+        cutoff=state.cutoff,
+        parked=state.parked,
+        lines=tuple(Line(*row) for row in lines),
+        movements=tuple(Movement(*row) for row in movements),
+        entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
+    )
+
+
+def _window(connection: Connection, month: Month, timezone: str) -> Window:
+    """The window as it was fixed when the month was planned, or as it would be."""
+    row = connection.execute(
+        text("SELECT starts_at, ends_at FROM settlement_window WHERE month = :month AND timezone = :timezone"),
+        {"month": month.first_day, "timezone": timezone},
+    ).one_or_none()
+    return month.window(timezone) if row is None else Window(row.starts_at, row.ends_at)
+
+
+def _now(connection: Connection) -> datetime:
+    moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return moment
+
+
+_STATE = text("""
+    SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
+        (SELECT max(cutoff) FROM settlement_pass JOIN settlement_chunk USING (month, pass)
+            WHERE origin_month = :month AND settlement_pass.state = 'DONE') AS cutoff,
+        (SELECT coalesce(error, reason) FROM parked_organization
+            WHERE organization_id = :organization_id AND month = :month AND resolved_at IS NULL) AS parked
+""")
+
+_LINES = text(f"""
+    WITH {RECOMPUTED}
+    SELECT rounded.currency, exponent, commission_rate_bps, commission_tax_bps,
+        {", ".join(f"CAST({name} AS bigint)" for name in AMOUNTS[:-1])}
+    FROM rounded JOIN currency ON code = rounded.currency
+    WHERE (captures, refunds, chargebacks, fees) <> (0, 0, 0, 0)
+    ORDER BY rounded.currency, commission_rate_bps, commission_tax_bps
+""")
+
+_MOVEMENTS = text("""
+    SELECT movement.external_ref, movement.kind, movement.is_void, target.external_ref AS reverses, movement.currency,
+        exponent, movement.amount, movement.commission_rate_bps, movement.occurred_at,
+        movement.recorded_at >= coalesce(CAST(:cutoff AS timestamptz), '-infinity') AS late
+    FROM money_movement AS movement
+    JOIN currency ON code = movement.currency
+    LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
+    WHERE movement.organization_id = :organization_id
+        AND movement.occurred_at >= :starts_at AND movement.occurred_at < :ends_at
+    ORDER BY movement.occurred_at, movement.id
+""")
+
+_ENTRIES = text(f"""
+    SELECT month, sequence, entry.currency, exponent, {", ".join(AMOUNTS)}, reason, posted_at
+    FROM ledger_entry AS entry JOIN currency ON code = entry.currency
+    WHERE organization_id = :organization_id AND origin_month = :month
+    ORDER BY month, entry.currency, sequence
+""")

@@ -1,0 +1,38 @@
+"""History and test data from a folder: streamed in by COPY, judged row by row, imported as a whole or not at all.
+
+The format is told in `kinds`. In production the application writes its tables itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from ticketflow_orch.importing.files import find_files, read_files
+from ticketflow_orch.importing.loading import Counts, ImportResult, import_batches
+from ticketflow_orch.importing.problems import ImportRefused, Problem
+from ticketflow_orch.importing.staging import Progress
+from ticketflow_orch.importing.turn import import_turn, vacuum
+from ticketflow_orch.importing.undo import UndoResult, undo_import
+from ticketflow_orch.months import Month
+
+__all__ = ["Counts", "ImportRefused", "ImportResult", "Problem", "UndoResult", "import_folder", "undo_import"]
+
+
+def import_folder(engine: Engine, folder: Path, first_month: Month, progress: Progress | None = None) -> ImportResult:
+    """Import the files of `folder`: organizations, events, reservations, money_movements, as .csv, .csv.gz or .parquet.
+
+    Safe to repeat, and to start twice at once: rows that are there with the same content are counted and left alone.
+    Movements before `first_month`, in their organization's own zone, are refused. `progress` is told what is being
+    done and how many rows of it are done.
+
+    Raises:
+        ImportRefused: rows are bad, or are there with other content; lists them.
+        InputError: there is nothing to import, or a file cannot be read.
+    """
+    files = find_files(folder)
+    with import_turn(engine) as connection:
+        result = import_batches(connection, str(folder.resolve()), read_files(files), first_month, progress)
+    vacuum(engine, result.new.tables())
+    return result

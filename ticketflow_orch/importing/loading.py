@@ -1,0 +1,150 @@
+"""From staged rows to the tables: judged as a whole, then inserted as a whole, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.importing.kinds import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Batch, Kind
+from ticketflow_orch.importing.rules import judge
+from ticketflow_orch.importing.staging import Progress, Staging
+from ticketflow_orch.months import Month
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Rows of each kind."""
+
+    organizations: int
+    events: int
+    reservations: int
+    money_movements: int
+
+    @property
+    def total(self) -> int:
+        """Rows of all kinds together."""
+        return self.organizations + self.events + self.reservations + self.money_movements
+
+    def tables(self) -> list[str]:
+        """The tables that the rows are in."""
+        return [kind.table for kind in KINDS if getattr(self, kind.name)]
+
+    def __str__(self) -> str:
+        return (
+            f"{self.organizations:,} organizations, {self.events:,} events, "
+            f"{self.reservations:,} reservations and {self.money_movements:,} money movements"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """What an import did: rows that are new, and rows that were there with the same content.
+
+    `import_id` is what the new rows carry and an undo asks for; None when nothing was new.
+    """
+
+    import_id: int | None
+    source: str
+    new: Counts
+    existing: Counts
+
+    def __str__(self) -> str:
+        if self.import_id is None:
+            return f"Nothing new in {self.source}: all {self.existing.total:,} rows are there already."
+        there = f" {self.existing.total:,} more rows were there already." if self.existing.total else ""
+        return f"Import {self.import_id} of {self.source} brought {self.new}.{there}"
+
+
+# An event that is closed to new reservations while we insert some would make their trigger refuse them.
+_HOLD_EVENTS = text("""
+    WITH held AS MATERIALIZED (
+        SELECT id FROM event
+        WHERE id IN (
+            SELECT event_id FROM linked_reservation WHERE present_id IS NULL AND status = 'ACTIVE' AND NOT faulty)
+        ORDER BY id FOR SHARE
+    )
+    SELECT count(*) FROM held
+""")
+
+_RECORD = text("""
+    INSERT INTO data_import (source, organizations, events, reservations, money_movements)
+    VALUES (CAST(:source AS text), CAST(:organizations AS bigint), CAST(:events AS bigint),
+        CAST(:reservations AS bigint), CAST(:money_movements AS bigint))
+    RETURNING id
+""")
+
+_INSERT = {
+    ORGANIZATIONS: text("""
+        INSERT INTO organization (id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
+            joined_on, left_on, contact_email, locale, import_id)
+        SELECT id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
+            joined_on, left_on, contact_email, locale, CAST(:import_id AS bigint)
+        FROM linked_organization WHERE present_id IS NULL ORDER BY line
+    """),
+    EVENTS: text("""
+        INSERT INTO event (id, external_ref, organization_id, title, status, starts_at, ends_at, timezone, closed_at,
+            import_id)
+        SELECT id, external_ref, organization_id, title, status, starts_at, ends_at, timezone,
+            CASE status WHEN 'CLOSED' THEN ends_at END, CAST(:import_id AS bigint)
+        FROM linked_event WHERE present_id IS NULL ORDER BY line
+    """),
+    RESERVATIONS: text("""
+        INSERT INTO reservation (id, public_ref, event_id, buyer_email, quantity, status, created_at, expires_at,
+            payment_started_at, confirmed_at, expired_at, import_id)
+        SELECT id, external_ref, event_id, buyer_email, quantity, status, created_at, expires_at,
+            payment_started_at, confirmed_at, CASE status WHEN 'EXPIRED' THEN expires_at END,
+            CAST(:import_id AS bigint)
+        FROM linked_reservation WHERE present_id IS NULL ORDER BY line
+    """),
+    # One statement, because a movement may reverse one that comes later in the file.
+    MONEY_MOVEMENTS: text("""
+        INSERT INTO money_movement (id, external_ref, organization_id, reservation_id, kind, is_void, reverses_id,
+            currency, amount, commission_rate_bps, commission_tax_bps, reason, occurred_at, import_id)
+        SELECT id, external_ref, organization_id, reservation_id, kind, is_void, reverses_id,
+            currency, amount, commission_rate_bps, commission_tax_bps, reason, occurred_at, CAST(:import_id AS bigint)
+        FROM linked_money_movement WHERE present_id IS NULL ORDER BY line
+    """),
+}
+
+
+def import_batches(
+    connection: Connection, source: str, batches: Iterable[Batch], first_month: Month, progress: Progress | None = None
+) -> ImportResult:
+    """Import all rows of `batches` inside the turn that `connection` has (see `turn.import_turn`).
+
+    Batches may come in any order and several for one kind; lines number the rows of a kind. `source` says to readers
+    of data_import where the rows are from. When nothing is new, nothing is written.
+
+    Raises:
+        ImportRefused: rows are bad; lists them.
+        InputError: a batch cannot be read.
+    """
+    staging = Staging(connection, first_month, progress)
+    for batch in batches:
+        staging.copy(batch)
+    staging.analyze()
+    connection.execute(_HOLD_EVENTS)
+    judge(staging)
+    staging.findings.refuse_any()
+    existing = {kind: _count_existing(connection, kind) for kind in KINDS}
+    new = {kind: staging.rows[kind] - existing[kind] for kind in KINDS}
+    import_id = None
+    if any(new.values()):
+        counts = {kind.name: new[kind] for kind in KINDS}
+        import_id = connection.execute(_RECORD, {"source": source, **counts}).scalar_one()
+        for kind in KINDS:
+            if new[kind]:
+                connection.execute(_INSERT[kind], {"import_id": import_id})
+                staging.report(f"loading {kind.name}", new[kind])
+    return ImportResult(import_id, source, _counts(new), _counts(existing))
+
+
+def _count_existing(connection: Connection, kind: Kind) -> int:
+    query = text(f"SELECT count(*) FROM linked_{kind.table} WHERE present_id IS NOT NULL")  # noqa: S608
+    return int(connection.execute(query).scalar_one())
+
+
+def _counts(rows: dict[Kind, int]) -> Counts:
+    return Counts(rows[ORGANIZATIONS], rows[EVENTS], rows[RESERVATIONS], rows[MONEY_MOVEMENTS])

@@ -1,0 +1,148 @@
+"""The Dagster instance: from nothing to a home, a storage and pool limits, as often as anybody asks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from alembic.util.exc import CommandError
+from dagster import DagsterInstance
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.databases import Databases, serving
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.migrate import migrate
+from ticketflow_orch.settings import Settings
+
+# Every pool that an asset or op of the code location names; a test holds the two together.
+POOLS: tuple[str, ...] = ("settlement",)
+# Any constant serves, as long as every version of this project takes the same.
+_ONE_AT_A_TIME = 6_240_173
+_LONGEST_WAIT = 10 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """An instance that is ready to use: its databases, and the variables by which other processes find it.
+
+    The values of `environment` may hold passwords: hand them to child processes, keep them out of logs.
+    `migrated` says whether TicketFlow's schema had to be brought up to date.
+    """
+
+    databases: Databases
+    environment: Mapping[str, str]
+    migrated: bool
+
+
+@contextmanager
+def running(settings: Settings, pools: Iterable[str] = POOLS) -> Iterator[Instance]:
+    """A bootstrapped instance for as long as the block lasts; an embedded server is stopped by its last user.
+
+    Raises:
+        InputError: a database cannot be reached, or is ahead of this code.
+    """
+    with serving(settings) as databases:
+        yield bootstrap(settings, databases, pools)
+
+
+def bootstrap(settings: Settings, databases: Databases, pools: Iterable[str] = POOLS) -> Instance:
+    """Bring TicketFlow's schema, Dagster's home and storage, and the limits of `pools` to what this code needs.
+
+    Safe to repeat, and to start twice at once: the second waits, then finds nothing left. The variables of the result
+    are set in this process too, since Dagster reads its storage's URL from there.
+
+    Raises:
+        InputError: a schema is ahead of this code, or another bootstrap does not come to its end.
+    """
+    migrated = migrate(databases.ticketflow)
+    write_home(settings)
+    variables = environment(settings, databases)
+    os.environ.update(variables)
+    limits = SessionLimits(
+        statement_timeout=_LONGEST_WAIT, lock_timeout=_LONGEST_WAIT, idle_in_transaction_timeout=_LONGEST_WAIT
+    )
+    engine = connect_engine(databases.dagster, "ticketflow bootstrap", limits=limits, connections=1)
+    try:
+        with engine.begin() as turn:
+            try:
+                turn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})")
+            except DBAPIError:
+                raise InputError(
+                    f"Another bootstrap of this instance has been at work for {_LONGEST_WAIT} s; "
+                    "end its session 'ticketflow bootstrap' (pg_stat_activity) and try again."
+                ) from None
+            with DagsterInstance.from_config(variables["DAGSTER_HOME"]) as instance:
+                _upgrade_storage(instance)
+                _limit_pools(instance, pools)
+    finally:
+        engine.dispose()
+    return Instance(databases, variables, migrated)
+
+
+def environment(settings: Settings, databases: Databases) -> dict[str, str]:
+    """The variables that plain `dagster …` commands and our own processes need to find this instance."""
+    return {
+        "TICKETFLOW_HOME": str(settings.home.absolute()),
+        "DAGSTER_HOME": str(dagster_home(settings)),
+        **databases.environment(),
+    }
+
+
+def dagster_home(settings: Settings) -> Path:
+    """The folder that holds the instance's `dagster.yaml`, schedules' state and compute logs; absolute."""
+    return settings.home.absolute() / "dagster"
+
+
+def home_is_current(settings: Settings) -> bool:
+    """Whether the instance's home holds the `dagster.yaml` of this version."""
+    path = dagster_home(settings) / "dagster.yaml"
+    return path.is_file() and path.read_text("utf-8") == _configuration()
+
+
+def write_home(settings: Settings) -> None:
+    """Create the instance's home and put this version's `dagster.yaml` there."""
+    home = dagster_home(settings)
+    home.mkdir(parents=True, exist_ok=True)
+    if not home_is_current(settings):
+        # Renamed into place: a daemon that starts meanwhile reads the old file or the new one, never half of one.
+        draft = home / f"dagster.yaml.{os.getpid()}"
+        draft.write_text(_configuration(), "utf-8")
+        draft.replace(home / "dagster.yaml")
+
+
+def storage_is_current(instance: DagsterInstance) -> bool:
+    """Whether Dagster's tables are at the revision that the installed Dagster needs."""
+    revision, head = instance.event_log_storage.alembic_version() or (None, None)
+    return revision == head
+
+
+def unlimited_pools(instance: DagsterInstance, pools: Iterable[str] = POOLS) -> list[str]:
+    """Those of `pools` whose limit nobody has set, so that it hangs on a default."""
+    limited = {pool.name for pool in instance.event_log_storage.get_pool_limits() if not pool.from_default}
+    return sorted(set(pools) - limited)
+
+
+def _limit_pools(instance: DagsterInstance, pools: Iterable[str]) -> None:
+    # A limit that somebody set stays: an operator pauses a pool with a limit of 0.
+    for pool in unlimited_pools(instance, pools):
+        instance.event_log_storage.set_concurrency_slots(pool, 1)
+
+
+def _upgrade_storage(instance: DagsterInstance) -> None:
+    if storage_is_current(instance):
+        return
+    try:
+        instance.upgrade()
+    except CommandError:
+        raise InputError(
+            "Dagster's storage is ahead of the installed Dagster; upgrade ticketflow-orch to the version that used it."
+        ) from None
+
+
+def _configuration() -> str:
+    return resources.files("ticketflow_orch").joinpath("dagster.yaml").read_text("utf-8")

@@ -1,0 +1,101 @@
+"""Child processes that end together, with all that they started, within a bound."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A process that leads a session of its own, and the file that it writes to."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def last_words(self, lines: int = 5) -> str:
+        """The end of its log."""
+        return "\n".join(self.log.read_text("utf-8", errors="replace").splitlines()[-lines:])
+
+
+class Children:
+    """Processes of which none is left when the `with` block ends; they get `grace` seconds to end in order.
+
+    Each leads a session, so that the terminal's Ctrl-C reaches only us and a signal to its group reaches everything
+    it started. Their output goes to files in `logs`; the previous start's file is kept beside the new one.
+    """
+
+    def __init__(self, logs: Path, environment: Mapping[str, str], grace: float) -> None:
+        self._logs = logs
+        self._environment = environment
+        self._grace = grace
+        self._children: list[Child] = []
+
+    def __enter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, name: str, command: Sequence[str], *, folder: Path, keep_open: int) -> Child:
+        """Start `command` in `folder`; the file descriptor `keep_open` stays open in it (and in nothing it starts)."""
+        log = self._logs / f"{name}.log"
+        if log.exists():
+            log.replace(self._logs / f"{name}.previous.log")
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=self._environment,
+                cwd=folder,
+                start_new_session=True,
+                pass_fds=(keep_open,),
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        return child
+
+    def first_ended(self) -> Child | None:
+        """A child that is no longer there, if any."""
+        return next((child for child in self._children if child.process.poll() is not None), None)
+
+    def stop(self) -> None:
+        """End every group: asked to at once, killed when the grace is over."""
+        for child in self._children:
+            _signal_group(child, signal.SIGTERM)
+        deadline = time.monotonic() + self._grace
+        while time.monotonic() < deadline and any(_group_is_there(child) for child in self._children):
+            time.sleep(0.02)
+        for child in self._children:
+            _signal_group(child, signal.SIGKILL)
+        for child in self._children:
+            child.process.wait(timeout=5)
+        self._children.clear()
+
+
+def _signal_group(child: Child, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.process.pid, number)
+
+
+def _group_is_there(child: Child) -> bool:
+    child.process.poll()  # reaped, or it would be counted as one of its group
+    try:
+        os.killpg(child.process.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
