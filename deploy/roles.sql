@@ -1,0 +1,19 @@
+-- The role that runs carry on a server of your own: what the code needs and no more. Run it as the owner of the schema,
+-- after `ticketflow migrate`, and again after each migration:
+--   psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/roles.sql
+-- Then: GRANT ticketflow_run TO a login role, and name that one in TICKETFLOW_DATABASE_URL. Migrations and imports are
+-- for the owner.
+
+DO $$ BEGIN
+    CREATE ROLE ticketflow_run NOLOGIN;
+EXCEPTION WHEN duplicate_object THEN NULL;
+END $$;
+
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM ticketflow_run;
+GRANT USAGE ON SCHEMA public TO ticketflow_run;
+GRANT SELECT ON ALL TABLES IN SCHEMA public TO ticketflow_run;
+
+-- Money is only ever added to the ledger; the triggers refuse the rest to everybody, the grants to this role.
+GRANT INSERT ON ledger_entry, settlement_window, outbox_event TO ticketflow_run;
+GRANT INSERT, UPDATE ON settlement_period, settlement_pass, settlement_chunk, settlement_total, parked_organization
+    TO ticketflow_run;
