@@ -127,8 +127,9 @@ def test_a_deletion_is_waited_for_by_the_next_pass_or_sees_the_one_that_runs(eng
         with engine.connect() as connection:
             holders = connection.execute(
                 text("""
-                    SELECT pid FROM pg_locks
+                    SELECT pid FROM pg_locks JOIN pg_stat_activity USING (pid)
                     WHERE relation = 'money_movement'::regclass AND mode = 'RowExclusiveLock' AND granted
+                        AND datname = current_database()
                 """)
             ).scalars()
             assert list(holders) == [remover.pid]

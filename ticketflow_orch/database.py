@@ -1,4 +1,4 @@
-"""How this project talks to Postgres: engines with bounded sessions, and transactions that cannot lose work silently."""
+"""How this project talks to Postgres: engines with bounded sessions, transactions that cannot lose work silently."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, create_engine
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
@@ -71,7 +71,7 @@ def connect_engine(
     url = parse_url(url) if isinstance(url, str) else url
     given = str(url.query.get("options", ""))
     options = " ".join(part for part in (given, (limits or SessionLimits()).options()) if part)
-    return create_engine(
+    engine = create_engine(
         url.set(drivername="postgresql+psycopg").difference_update_query(["options"]),
         pool_size=connections,
         max_overflow=0,
@@ -85,6 +85,8 @@ def connect_engine(
             "keepalives_count": 3,
         },
     )
+    event.listen(engine, "connect", _into_utc)
+    return engine
 
 
 @contextmanager
@@ -100,6 +102,13 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     with engine.begin() as connection:
         yield connection
         refuse_swallowed_error(connection)
+
+
+def _into_utc(session: psycopg.Connection, _: object) -> None:
+    # A PGTZ in the environment reaches the server after our options do, and wins.
+    if session.info.parameter_status("TimeZone") != "UTC":
+        session.execute("SET timezone = 'UTC'")
+        session.commit()
 
 
 def refuse_swallowed_error(connection: Connection) -> None:

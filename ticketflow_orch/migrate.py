@@ -8,38 +8,37 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import PendingRollbackError
 
 from ticketflow_orch.database import SessionLimits, connect_engine
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.turns import one_at_a_time
 
 # Any constant serves, as long as every version of this project takes the same.
-_ONE_AT_A_TIME = 6_240_172
+_TURN = 6_240_172
+# Statements may take as long as a large table needs; waiting for others may not: for another migration, or for old
+# transactions while an index is built beside them.
+_LIMITS = SessionLimits(statement_timeout=0, lock_timeout=60 * 60, idle_in_transaction_timeout=0)
 
 
 def migrate(url: str | URL, revision: str = "head") -> bool:
     """Bring the database at `url` to `revision`; returns whether anything had to be done.
 
-    Safe to repeat, and to start twice at once: the second waits, then finds nothing left. The wait is a lock that
-    lives as long as one transaction; its session holds no snapshot, so it does not hold up CREATE INDEX CONCURRENTLY.
+    Safe to repeat, and to start twice at once: the second waits, then finds nothing left.
 
     Raises:
         InputError: the schema is ahead of this code, or a step could not be finished; says what to do.
     """
-    unbounded = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
-    engine = connect_engine(url, "ticketflow migrate", limits=unbounded, connections=2)
+    engine = connect_engine(url, "ticketflow migrate", limits=_LIMITS, connections=2)
     try:
-        with engine.begin() as turn, engine.connect() as connection:
-            # Without a parameter: a parameter would leave a portal open, and with it a snapshot that concurrent index
-            # builds wait for, here for ever.
-            turn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})")
+        turn = one_at_a_time(engine, _TURN, "`ticketflow migrate`", longest_wait=_LIMITS.lock_timeout)
+        with turn, engine.connect() as connection:
             current = _current_revision(connection)
             connection.rollback()
             if current == _resolve(revision):
                 return False
             _refuse_unknown(current)
-            config = _configuration()
-            config.attributes["connection"] = connection
-            command.upgrade(config, revision)
+            _upgrade(connection, revision)
             return True
     finally:
         engine.dispose()
@@ -56,6 +55,16 @@ def require_current_schema(engine: Engine) -> None:
     raise InputError(
         f"The database's schema is behind this code ({current or 'empty'} < {head}); run `ticketflow migrate`."
     )
+
+
+def _upgrade(connection: Connection, revision: str) -> None:
+    config = _configuration()
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, revision)
+    except PendingRollbackError as error:
+        # Alembic commits on its way out of a step that has lost its connection, and would hide that it has.
+        raise error.__context__ or error from None
 
 
 def _refuse_unknown(current: str | None) -> None:

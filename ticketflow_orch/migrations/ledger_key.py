@@ -7,12 +7,15 @@ none or to move a row off a number that another row holds too.
 
 from __future__ import annotations
 
+from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import IntegrityError
 
-from ticketflow_orch.migrations.online import build_unique_index, with_short_lock
+from ticketflow_orch.migrations.online import build_index, drop_index, with_short_lock
 
 KEY = ("organization_id", "month", "currency", "origin_month", "sequence")
 INDEX = "ledger_entry_key"
+NUMBERING_INDEX = "ledger_entry_numbering_idx"
 CONSTRAINT = "ledger_entry_pkey"
 
 _LEARN_SEQUENCE = """
@@ -48,8 +51,8 @@ _NUMBER_BATCH = text("""
     ), ranked AS (
         SELECT ledger_entry.ctid AS row_id, organization_id, month, currency, origin_month, sequence, posted_at,
             sequence IS NULL OR row_number() OVER (
-                PARTITION BY organization_id, month, currency, origin_month, sequence ORDER BY posted_at, ledger_entry.ctid) > 1
-                AS unnumbered,
+                PARTITION BY organization_id, month, currency, origin_month, sequence
+                ORDER BY posted_at, ledger_entry.ctid) > 1 AS unnumbered,
             coalesce(max(sequence) OVER (PARTITION BY organization_id, month, currency, origin_month), -1) AS highest
         FROM ledger_entry JOIN batch USING (organization_id)
     ), numbered AS (
@@ -73,17 +76,28 @@ CREATE TRIGGER ledger_entry_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON l
 
 def expand(connection: Connection) -> None:
     """Add `sequence`, number every row, build the unique index. Old and new writers both work afterwards."""
-    with_short_lock(connection, _LEARN_SEQUENCE, table="ledger_entry")
-    connection.exec_driver_sql(
-        "CREATE INDEX CONCURRENTLY IF NOT EXISTS ledger_entry_numbering_idx"
-        " ON ledger_entry (organization_id, month, currency, origin_month)"
-    )
+    learn_sequence(connection)
     number_rows(connection)
-    build_unique_index(connection, INDEX, "ledger_entry", KEY)
+    build_index(connection, INDEX, "ledger_entry", KEY, unique=True)
 
 
 def contract(connection: Connection) -> None:
     """Number what old writers added since, then make the index the primary key and the table strict again."""
+    # Once the key is attached the table is strict, and refuses even to be numbered.
+    if not _is_attached(connection):
+        require_sequence(connection)
+        attach_key(connection)
+    drop_index(connection, NUMBERING_INDEX)
+
+
+def learn_sequence(connection: Connection) -> None:
+    """Add `sequence`, empty, let rows be numbered but not changed, and build the index that numbering needs."""
+    with_short_lock(connection, _LEARN_SEQUENCE, table="ledger_entry")
+    build_index(connection, NUMBERING_INDEX, "ledger_entry", KEY[:-1])
+
+
+def require_sequence(connection: Connection) -> None:
+    """Let no row be without a number any more: neither those of old writers so far nor those to come."""
     # With a default, rows of old writers carry a number from now on, and the index refuses their duplicates.
     with_short_lock(connection, "ALTER TABLE ledger_entry ALTER COLUMN sequence SET DEFAULT 0", table="ledger_entry")
     number_rows(connection)
@@ -96,18 +110,11 @@ def contract(connection: Connection) -> None:
     )
     connection.exec_driver_sql("ALTER TABLE ledger_entry VALIDATE CONSTRAINT ledger_entry_sequence_check")
     with_short_lock(connection, "ALTER TABLE ledger_entry ALTER COLUMN sequence SET NOT NULL", table="ledger_entry")
-    attach_key(connection)
-    connection.exec_driver_sql("DROP INDEX CONCURRENTLY IF EXISTS ledger_entry_numbering_idx")
 
 
 def attach_key(connection: Connection, *, attempts: int = 30, pause: float = 1.0) -> None:
     """Make the index the table's primary key, in short tries; until one succeeds the index enforces the same."""
-    attached = connection.execute(
-        text("SELECT EXISTS (SELECT FROM pg_constraint WHERE conname = :name)"), {"name": CONSTRAINT}
-    ).scalar_one()
-    attach = (
-        "" if attached else f"ALTER TABLE ledger_entry ADD CONSTRAINT {CONSTRAINT} PRIMARY KEY USING INDEX {INDEX};"
-    )
+    attach = f"ALTER TABLE ledger_entry ADD CONSTRAINT {CONSTRAINT} PRIMARY KEY USING INDEX {INDEX};"
     with_short_lock(connection, attach + _KEEP_STRICT, table="ledger_entry", attempts=attempts, pause=pause)
 
 
@@ -119,7 +126,18 @@ def number_rows(connection: Connection, *, batch: int = 10_000) -> int:
     """
     after, total = -(2**63), 0
     while True:
-        row = connection.execute(_NUMBER_BATCH, {"after": after, "size": batch}).one()
+        try:
+            row = connection.execute(_NUMBER_BATCH, {"after": after, "size": batch}).one()
+        except IntegrityError as error:
+            if not isinstance(error.orig, UniqueViolation):
+                raise
+            # A writer took, unseen, the number that a row was to get. Now it is visible, so the next try goes past it.
+            continue
         if row.last is None:
             return total
         after, total = row.last, total + row.numbered
+
+
+def _is_attached(connection: Connection) -> bool:
+    found = connection.execute(text("SELECT 1 FROM pg_constraint WHERE conname = :name"), {"name": CONSTRAINT})
+    return found.first() is not None

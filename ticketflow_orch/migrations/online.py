@@ -9,16 +9,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from ticketflow_orch.errors import InputError
 
 LOCK_NOT_AVAILABLE = "55P03"
+# Longer than deadlock_timeout (1 s): only then does Postgres send an autovacuum away that is in the way, and a table
+# whose rows were all just numbered has one for certain.
+LOCK_TIMEOUT = 1.5
 
 
 def with_short_lock(
-    connection: Connection, statements: str, *, table: str, timeout: float = 1.0, attempts: int = 30, pause: float = 1.0
+    connection: Connection,
+    statements: str,
+    *,
+    table: str,
+    timeout: float = LOCK_TIMEOUT,
+    attempts: int = 30,
+    pause: float = 1.0,
 ) -> None:
     """Run quick DDL that needs ACCESS EXCLUSIVE on `table`, waiting at most `timeout` seconds for it at a time.
 
@@ -32,11 +41,12 @@ def with_short_lock(
     for attempt in range(1, attempts + 1):
         try:
             connection.exec_driver_sql(script)
-            return
         except OperationalError as error:
-            connection.exec_driver_sql("ROLLBACK")
-            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            if _sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
+            connection.exec_driver_sql("ROLLBACK")
+        else:
+            return
         if attempt < attempts:
             time.sleep(pause)
     raise InputError(
@@ -45,30 +55,38 @@ def with_short_lock(
     )
 
 
-def build_unique_index(connection: Connection, name: str, table: str, columns: Sequence[str]) -> None:
-    """A valid and ready UNIQUE index `name`, built CONCURRENTLY; a leftover of a failed try is dropped first.
+def build_index(connection: Connection, name: str, table: str, columns: Sequence[str], *, unique: bool = False) -> None:
+    """A valid and ready index `name`, built CONCURRENTLY; a leftover of a failed try is dropped first.
 
-    A try that meets duplicates leaves an invalid index that enforces nothing; one cancelled late leaves an invalid
-    index that already refuses duplicates. Neither counts as built, and `IF NOT EXISTS` would take both for done.
+    A try that meets duplicates leaves an invalid index that enforces nothing; one that is cancelled or loses patience
+    while it waits for older transactions leaves an invalid index that already refuses duplicates. Neither counts as
+    built, and `IF NOT EXISTS` would take both for done.
 
     Raises:
-        InputError: the table holds duplicates.
+        InputError: the table holds duplicates, or transactions older than the index outlasted the session's
+            lock_timeout; names the first duplicate, or the transactions.
     """
     if index_state(connection, name) == (True, True):
         return
-    # Without a lock_timeout: waiting for older transactions is what CONCURRENTLY does, and it blocks nobody.
-    connection.exec_driver_sql("SET lock_timeout = 0; SET statement_timeout = 0")
-    connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
+    drop_index(connection, name)
+    kind = "UNIQUE INDEX" if unique else "INDEX"
     try:
-        connection.exec_driver_sql(f"CREATE UNIQUE INDEX CONCURRENTLY {name} ON {table} ({', '.join(columns)})")
+        _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {table} ({', '.join(columns)})")
     except IntegrityError as error:
         detail = getattr(getattr(error.orig, "diag", None), "message_detail", None)
         raise InputError(
             f"Table {table} still holds duplicates, so {name} is not unique ({detail}); "
             "run `ticketflow migrate` again: it numbers them and builds the index anew."
         ) from error
-    if index_state(connection, name) != (True, True):
-        raise InputError(f"Index {name} was built but is not valid; run `ticketflow migrate` again.")
+
+
+def drop_index(connection: Connection, name: str) -> None:
+    """Drop index `name` CONCURRENTLY, valid or not; done already is done.
+
+    Raises:
+        InputError: transactions older than this outlasted the session's lock_timeout; the index is left invalid.
+    """
+    _concurrently(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
 
 
 def index_state(connection: Connection, name: str) -> tuple[bool, bool] | None:
@@ -80,14 +98,48 @@ def index_state(connection: Connection, name: str) -> tuple[bool, bool] | None:
     return None if row is None else (row.indisvalid, row.indisready)
 
 
+def _concurrently(connection: Connection, statement: str) -> None:
+    try:
+        connection.exec_driver_sql(statement)
+    except OperationalError as error:
+        if _sqlstate(error) != LOCK_NOT_AVAILABLE:
+            raise
+        raise InputError(
+            f"An index waited in vain for older transactions to end, of {_older_transactions(connection)}; "
+            "let them finish or end them, then run `ticketflow migrate` again."
+        ) from None
+
+
+def _sqlstate(error: OperationalError) -> str | None:
+    return getattr(error.orig, "sqlstate", None)
+
+
+def _older_transactions(connection: Connection) -> str:
+    rows = connection.execute(
+        text("""
+            SELECT pid, coalesce(nullif(application_name, ''), backend_type) AS application
+            FROM pg_stat_activity
+            WHERE datname = current_database() AND pid <> pg_backend_pid()
+                AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+            ORDER BY xact_start
+        """)
+    ).all()
+    return _named(rows)
+
+
 def _holders(connection: Connection, table: str) -> str:
     rows = connection.execute(
         text("""
-            SELECT DISTINCT pid, coalesce(nullif(application_name, ''), 'unnamed') AS application
+            SELECT DISTINCT pid, coalesce(nullif(application_name, ''), backend_type) AS application
             FROM pg_locks JOIN pg_stat_activity USING (pid)
-            WHERE relation = CAST(:table AS regclass) AND granted AND pid <> pg_backend_pid()
+            WHERE relation = CAST(:table AS regclass) AND datname = current_database()
+                AND granted AND pid <> pg_backend_pid()
             ORDER BY pid
         """),
         {"table": table},
     ).all()
+    return _named(rows)
+
+
+def _named(rows: Sequence[Row[tuple[int, str]]]) -> str:
     return ", ".join(f"process {row.pid} ({row.application})" for row in rows) or "a session that has just ended"

@@ -1,0 +1,135 @@
+"""Imports run one way: the business knows no Dagster, and nobody imports the rooms that are built on them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+BUSINESS, ENTRY = "business", "entry points"
+ENTRY_POINTS = (
+    "ticketflow_orch.definitions",
+    "ticketflow_orch.cli",
+    "ticketflow_orch.demo",
+    "ticketflow_orch.instance",
+)
+# Each room, and which rooms it may import from besides itself. A schedule or sensor may name the asset it runs.
+MAY_IMPORT = {
+    BUSINESS: set(),
+    "resources": {BUSINESS, "dagster"},
+    "assets": {BUSINESS, "dagster", "resources"},
+    "schedules": {BUSINESS, "dagster", "resources", "assets"},
+    "sensors": {BUSINESS, "dagster", "resources", "assets"},
+    ENTRY: {BUSINESS, "dagster", "resources", "assets", "schedules", "sensors"},
+}
+PACKAGES = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
+
+
+def room(module: str) -> str | None:
+    """The room that `module` lies in; None for the standard library and for packages that anybody may use."""
+    package = module.split(".", maxsplit=1)[0]
+    if package == "ticketflow_orch":
+        return ENTRY if any(f"{module}.".startswith(f"{name}.") for name in ENTRY_POINTS) else BUSINESS
+    if package == "dagster" or package.startswith("dagster_"):
+        return "dagster"
+    return package if package in PACKAGES else None
+
+
+def imported(source: str, package: str) -> set[str]:
+    """Every module that `source`, in `package`, imports anywhere, as `a.b` or, for `from a import b`, as both."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            origin = ".".join([*parents, *([node.module] if node.module else [])])
+            found |= {origin, *(f"{origin}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def violations(module: str, source: str, *, is_package: bool = False) -> set[str]:
+    """The imports of `module` that run against the one way."""
+    home = room(module)
+    assert home is not None
+    package = module if is_package else module.rpartition(".")[0]
+    wrong = set()
+    for name in imported(source, package):
+        target = room(name)
+        if target not in {None, home} and target not in MAY_IMPORT[home]:
+            wrong.add(f"{module} ({home}) imports {name} ({target})")
+    return wrong
+
+
+def modules() -> dict[str, Path]:
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    return {".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): file for file in files}
+
+
+def test_imports_run_one_way() -> None:
+    wrong = [
+        violations(module, file.read_text("utf-8"), is_package=file.name == "__init__.py")
+        for module, file in modules().items()
+        # Alembic loads revisions by their path; their names are no module's.
+        if not file.stem[0].isdigit()
+    ]
+    assert sorted(set().union(*wrong)) == []
+
+
+def test_every_room_is_looked_at() -> None:
+    assert {room(module) for module in modules()} == set(MAY_IMPORT)
+
+
+def test_the_business_runs_where_dagster_does_not() -> None:
+    business = sorted(module for module in modules() if room(module) == BUSINESS and "migrations" not in module)
+    program = f"""
+import importlib, sys
+sys.modules["dagster"] = None  # importing it raises
+for name in {business!r}:
+    importlib.import_module(name)
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ticketflow_orch.months", "import dagster"),
+        ("ticketflow_orch.months", "from dagster import asset"),
+        ("ticketflow_orch.months", "import dagster_postgres.storage as storage"),
+        ("ticketflow_orch.months", "def late():\n    from resources import ClockResource"),
+        ("ticketflow_orch.months", "if TYPE_CHECKING:\n    import assets.monthly_settlement"),
+        ("ticketflow_orch.months", "from ticketflow_orch import cli"),
+        ("ticketflow_orch.settlement.due", "from ..instance import running"),
+        ("ticketflow_orch.months", "from . import definitions"),
+        ("ticketflow_orch.demo_data.names", "import dagster"),
+        ("resources.clock", "import assets"),
+        ("resources.clock", "from ticketflow_orch.definitions import defs"),
+        ("assets.monthly_settlement", "from schedules import settlement"),
+        ("schedules.settlement", "import sensors.relay"),
+        ("sensors.relay", "from schedules.settlement import settlement_schedule"),
+        ("sensors.relay", "from ticketflow_orch import instance"),
+    ],
+)
+def test_an_import_against_the_one_way_is_found(module: str, source: str) -> None:
+    assert len(violations(module, source)) > 0
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("ticketflow_orch.months", "import datetime, sqlalchemy\nfrom ticketflow_orch.errors import InputError"),
+        ("ticketflow_orch.settlement.due", "from ..months import Month\nfrom . import passes"),
+        ("ticketflow_orch.months", "text = 'import dagster'  # from assets import x"),
+        ("ticketflow_orch.definitions", "import dagster, assets, resources, schedules, sensors"),
+        ("ticketflow_orch.cli.settle", "from dagster import DagsterInstance\nfrom ticketflow_orch.instance import x"),
+        ("resources.clock", "import dagster as dg\nfrom ticketflow_orch import clock"),
+        ("schedules.settlement", "from assets import monthly_settlement\nfrom resources import ClockResource"),
+    ],
+)
+def test_an_import_along_the_one_way_is_none(module: str, source: str) -> None:
+    assert violations(module, source) == set()

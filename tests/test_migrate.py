@@ -1,0 +1,104 @@
+"""A database is brought to this code's schema, or its people are told which way it is off."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import ProgrammingError
+
+from tests.conftest import run_sql
+from tests.sessions import Session
+from tests.statements import execute
+from ticketflow_orch import migrate as migrating
+from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.migrate import migrate, require_current_schema
+
+
+@pytest.fixture
+def empty_url(server: EmbeddedServer) -> Iterator[URL]:
+    """The URL of a database without a single table."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    run_sql(server.url(), f"CREATE DATABASE {name}")
+    yield server.url(name)
+    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def empty(empty_url: URL) -> Iterator[Engine]:
+    engine = connect_engine(empty_url, "pytest")
+    yield engine
+    engine.dispose()
+
+
+def revision(engine: Engine) -> str:
+    with engine.connect() as connection:
+        return str(connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one())
+
+
+def test_a_current_schema_is_taken_and_left_alone(engine: Engine, url: URL) -> None:
+    require_current_schema(engine)
+    assert not migrate(url)
+
+
+@pytest.mark.every_server
+def test_an_empty_database_is_behind_until_it_is_migrated(empty: Engine, empty_url: URL) -> None:
+    with pytest.raises(InputError) as caught:
+        require_current_schema(empty)
+    sentence = "The database's schema is behind this code (empty < 0003); run `ticketflow migrate`."
+    assert str(caught.value) == sentence
+    assert migrate(empty_url)
+    require_current_schema(empty)
+    assert not migrate(empty_url)
+
+
+def test_a_schema_that_is_behind_names_both_revisions(empty: Engine, empty_url: URL) -> None:
+    for reached in ("0001", "0002"):
+        assert migrate(empty_url, reached)
+        assert revision(empty) == reached
+        with pytest.raises(InputError, match=rf"behind this code \({reached} < 0003\); run `ticketflow migrate`"):
+            require_current_schema(empty)
+
+
+def test_a_schema_that_is_ahead_is_neither_used_nor_touched(engine: Engine, url: URL) -> None:
+    execute(engine, "UPDATE alembic_version SET version_num = '9999'")
+    sentence = r"ahead of this code \(revision 9999 is unknown here\); upgrade ticketflow-orch"
+    with pytest.raises(InputError, match=sentence):
+        require_current_schema(engine)
+    with pytest.raises(InputError, match=sentence):
+        migrate(url)
+    assert revision(engine) == "9999"
+
+
+@pytest.mark.parametrize("secret", ["p%40ss%25word", "p%25s"])
+def test_a_url_with_a_percent_sign_reaches_the_database(url: URL, secret: str) -> None:
+    given = url.render_as_string(hide_password=False).replace("postgres@", f"postgres:{secret}@", 1)
+    assert not migrate(given)
+
+
+def test_a_revision_that_fails_leaves_nothing(empty: Engine, empty_url: URL) -> None:
+    execute(empty, "CREATE TABLE job_firing (in_the_way text)")
+    with pytest.raises(ProgrammingError, match='"job_firing" already exists'):
+        migrate(empty_url)
+    execute(empty, "DROP TABLE job_firing")
+    assert migrate(empty_url)
+    require_current_schema(empty)
+
+
+def test_a_second_migration_does_not_wait_for_ever(
+    empty: Engine, empty_url: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck = Session(empty)
+    try:
+        stuck.run(f"SELECT pg_advisory_xact_lock({migrating._TURN})")
+        limits = SessionLimits(statement_timeout=0, lock_timeout=0.2, idle_in_transaction_timeout=0)
+        monkeypatch.setattr(migrating, "_LIMITS", limits)
+        with pytest.raises(InputError, match=r"Another `ticketflow migrate` has worked on this database for 0\.2 s"):
+            migrate(empty_url)
+    finally:
+        stuck.close()

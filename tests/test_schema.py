@@ -1,0 +1,313 @@
+"""The wrong states that the schema makes impossible, and the tables as Python knows them."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from tests.conftest import run_sql
+from tests.rows import add_event, add_organization, add_reservation, instant
+from tests.statements import LEDGER_ROW, STAMP, begin_month, begin_pass, execute, insertion, objection, post, refusal
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.schema import metadata
+
+pytestmark = pytest.mark.every_server
+
+# --- Python's tables are the database's
+
+
+@pytest.fixture
+def built_from_python(server: EmbeddedServer) -> Iterator[Engine]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    run_sql(server.url(), f"CREATE DATABASE {name}")
+    engine = connect_engine(server.url(name), "pytest", connections=1)
+    metadata.create_all(engine)
+    yield engine
+    engine.dispose()
+    run_sql(server.url(), f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def catalogue(connection: Connection) -> dict[tuple[str, str, str], str]:
+    """Every column, constraint and index as Postgres itself writes it down."""
+    rows = connection.execute(
+        text("""
+            WITH relation AS (
+                SELECT pg_class.oid, relname FROM pg_class
+                WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'alembic_version'
+            )
+            SELECT 'column' AS kind, relname, attname AS name, concat_ws(' ', format_type(atttypid, atttypmod),
+                CASE WHEN attnotnull THEN 'NOT NULL' END, attidentity, pg_get_expr(adbin, adrelid)) AS definition
+            FROM pg_attribute JOIN relation ON relation.oid = attrelid
+            LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
+            WHERE attnum > 0 AND NOT attisdropped
+            UNION ALL
+            SELECT 'constraint', relname, conname, pg_get_constraintdef(pg_constraint.oid)
+            FROM pg_constraint JOIN relation ON relation.oid = conrelid WHERE contype <> 'n'
+            UNION ALL
+            SELECT 'index', relname, indexrelid::regclass::text, pg_get_indexdef(indexrelid)
+            FROM pg_index JOIN relation ON relation.oid = indrelid
+            UNION ALL
+            SELECT 'domain', typname, conname, pg_get_constraintdef(pg_constraint.oid)
+            FROM pg_constraint JOIN pg_type ON pg_type.oid = contypid WHERE typnamespace = 'public'::regnamespace
+        """)
+    )
+    return {(row.kind, row.relname, row.name): row.definition for row in rows}
+
+
+def test_the_tables_that_python_knows_are_those_that_the_migrations_build(
+    engine: Engine, built_from_python: Engine
+) -> None:
+    with engine.connect() as migrated, built_from_python.connect() as created:
+        options = {"compare_type": True, "compare_server_default": True}
+        assert compare_metadata(MigrationContext.configure(migrated, opts=options), metadata) == []
+        assert catalogue(created) == catalogue(migrated)
+
+
+# --- What the catalogue promises
+
+
+def column_types(engine: Engine) -> dict[str, str]:
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("""
+                SELECT table_name || '.' || column_name AS name, coalesce(domain_name, data_type) AS type
+                FROM information_schema.columns WHERE table_schema = 'public' AND table_name <> 'alembic_version'
+            """)
+        )
+        return {row.name: row.type for row in rows}
+
+
+def test_every_column_is_of_a_type_that_neither_rounds_nor_forgets_its_zone(engine: Engine) -> None:
+    exact = {
+        "bigint", "integer", "smallint", "numeric", "character", "text", "boolean", "date", "month_start",
+        "timestamp with time zone", "uuid", "jsonb",
+    }  # fmt: skip
+    assert {name: type_ for name, type_ in column_types(engine).items() if type_ not in exact} == {}
+
+
+def test_instants_and_months_have_one_type_each(engine: Engine) -> None:
+    types = column_types(engine)
+    instants = {type_ for name, type_ in types.items() if name.endswith(("_at", ".cutoff", "_until", ".since"))}
+    months = {type_ for name, type_ in types.items() if name.endswith("month")}
+    assert (instants, months) == ({"timestamp with time zone"}, {"month_start"})
+
+
+@pytest.mark.parametrize("day", ["2026-03-02", "2026-03-31", "2024-02-29", "infinity", "-infinity"])
+def test_a_month_is_the_first_day_of_one(engine: Engine, day: str) -> None:
+    assert "month_start_check" in refusal(engine, "SELECT CAST(:day AS month_start)", day=day)
+
+
+# --- States move along their machine only
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The states of a table: which moves are lawful, and which columns are filled in which states."""
+
+    table: str
+    lawful: set[tuple[str, str]]
+    row: dict[str, str]
+    filled: Mapping[str, set[str]] = field(default_factory=dict)
+    column: str = "state"
+
+    @property
+    def states(self) -> list[str]:
+        return sorted({state for move in self.lawful for state in move})
+
+    def values(self, state: str) -> dict[str, str]:
+        stamps = {column: STAMP if state in states else "NULL" for column, states in self.filled.items()}
+        return {self.column: f"'{state}'", **stamps}
+
+    def objection(self, connection: Connection, before: str, after: str) -> str | None:
+        """What Postgres says against the move; None when it is taken."""
+        changes = ", ".join(f"{column} = {value}" for column, value in self.values(after).items())
+        row = connection.execute(text(f"{insertion(self.table, self.row | self.values(before))} RETURNING ctid")).one()
+        update = text(f"UPDATE {self.table} SET {changes} WHERE ctid = :ctid")
+        return objection(lambda: connection.execute(update, {"ctid": row.ctid}))
+
+
+MACHINES = [
+    Machine(
+        "event",
+        {("DRAFT", "OPEN"), ("DRAFT", "CANCELLED"), ("OPEN", "CLOSED"), ("OPEN", "CANCELLED")},
+        {
+            "external_ref": "'moving'", "organization_id": "(SELECT max(id) FROM organization)", "title": "'t'",
+            "timezone": "'UTC'", "starts_at": "'2026-06-01Z'", "ends_at": "'2026-06-02Z'",
+        },
+        {"closed_at": {"CLOSED"}},
+        column="status",
+    ),
+    Machine(
+        "reservation",
+        {("ACTIVE", "CONFIRMED"), ("ACTIVE", "EXPIRED"), ("ACTIVE", "CANCELLED"), ("CONFIRMED", "CANCELLED")},
+        {
+            "public_ref": "'moving'", "event_id": "(SELECT max(id) FROM event)", "buyer_email": "'b'",
+            "quantity": "1", "created_at": STAMP, "expires_at": STAMP,
+        },
+        {"confirmed_at": {"CONFIRMED"}, "expired_at": {"EXPIRED"}},
+        column="status",
+    ),
+    Machine(
+        "settlement_period",
+        {("OPEN", "SETTLED"), ("SETTLED", "CLOSED")},
+        {"month": "'2026-03-01'"},
+        {name: {"SETTLED", "CLOSED"} for name in ("settled_at", "settled_by")}
+        | {name: {"CLOSED"} for name in ("closed_at", "closed_by")},
+    ),
+    Machine(
+        "settlement_pass",
+        {("RUNNING", "DONE")},
+        {"month": "'2026-05-01'", "pass": "1", "cutoff": STAMP, "planned_at": STAMP},
+        {"finished_at": {"DONE"}},
+    ),
+    Machine(
+        "settlement_chunk",
+        {("PLANNED", "DONE"), ("PLANNED", "FAILED")},
+        {"month": "'2026-04-01'", "pass": "1", "origin_month": "'2026-04-01'", "low_id": "1"},
+        {"finished_at": {"DONE", "FAILED"}, "error": {"FAILED"}},
+    ),
+    Machine(
+        "outbox_event",
+        {
+            ("PENDING", "INFLIGHT"), ("PENDING", "HELD"), ("PENDING", "SUPPRESSED"), ("PENDING", "DEAD"),
+            ("INFLIGHT", "PENDING"), ("INFLIGHT", "DELIVERED"), ("INFLIGHT", "DEAD"), ("INFLIGHT", "IN_DOUBT"),
+            ("INFLIGHT", "SUPPRESSED"), ("INFLIGHT", "HELD"), ("DEAD", "PENDING"), ("HELD", "PENDING"),
+            ("HELD", "SUPPRESSED"), ("IN_DOUBT", "PENDING"), ("IN_DOUBT", "DELIVERED"), ("IN_DOUBT", "DEAD"),
+        },
+        {
+            "dedupe_key": "'moving'", "aggregate_type": "'a'", "aggregate_id": "'1'", "event_type": "'e'",
+            "payload": "'{}'", "occurred_at": STAMP,
+        },
+        {"lease_until": {"INFLIGHT"}, "delivered_at": {"DELIVERED"}},
+    ),
+    Machine(
+        "job_execution",
+        {("PROCESSING", "COMPLETED"), ("PROCESSING", "FAILED"), ("FAILED", "PROCESSING")},
+        {"job": "'j'", "idempotency_key": "'k'", "owner": "'o'"},
+        {"lease_until": {"PROCESSING"}, "finished_at": {"COMPLETED", "FAILED"}},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.table)
+def test_states_move_along_their_machine_only(engine: Engine, machine: Machine) -> None:
+    add_event(engine, add_organization(engine))
+    begin_pass(engine, "2026-04-01")
+    begin_month(engine, "2026-05-01")
+    refused = set()
+    for before, after in itertools.permutations(machine.states, 2):
+        with engine.connect() as connection:
+            against = machine.objection(connection, before, after)
+        if against is not None:
+            assert f"{machine.table} may not go from {before} to {after}" in against
+            refused.add((before, after))
+    assert set(itertools.permutations(machine.states, 2)) - refused == machine.lawful
+
+
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.table)
+def test_what_a_state_does_not_have_is_not_there(engine: Engine, machine: Machine) -> None:
+    add_event(engine, add_organization(engine))
+    begin_pass(engine, "2026-04-01")
+    begin_month(engine, "2026-05-01")
+    for state, (column, states) in itertools.product(machine.states, machine.filled.items()):
+        if column == "confirmed_at" and state != "CONFIRMED":
+            continue  # a reservation that was confirmed and then cancelled keeps the instant
+        wrong = machine.values(state) | {column: "NULL" if state in states else STAMP}
+        assert "violates check constraint" in refusal(engine, insertion(machine.table, machine.row | wrong))
+
+
+@pytest.mark.parametrize("table", ["event", "reservation", "outbox_event", "job_execution", "settlement_period"])
+def test_an_unknown_state_is_refused(engine: Engine, table: str) -> None:
+    add_event(engine, add_organization(engine))
+    machine = next(machine for machine in MACHINES if machine.table == table)
+    row = machine.row | machine.values("LOST")
+    assert "violates check constraint" in refusal(engine, insertion(table, row))
+
+
+@pytest.mark.parametrize("state", ["SETTLED", "CLOSED"])
+def test_a_period_that_is_settled_or_closed_stays(engine: Engine, state: str) -> None:
+    machine = next(machine for machine in MACHINES if machine.table == "settlement_period")
+    execute(engine, insertion(machine.table, machine.row | machine.values(state)))
+    assert "stays so" in refusal(engine, "DELETE FROM settlement_period")
+    assert "stays so" in refusal(engine, "TRUNCATE settlement_period CASCADE")
+
+
+def test_a_pass_keeps_its_cutoff(engine: Engine) -> None:
+    begin_pass(engine)
+    for change in ("cutoff = clock_timestamp()", "pass = 2"):
+        assert "never changes its month, number or cutoff" in refusal(engine, f"UPDATE settlement_pass SET {change}")
+
+
+def test_one_pass_of_a_month_runs_at_a_time(engine: Engine) -> None:
+    execute(engine, "INSERT INTO settlement_period (month) VALUES ('2026-03-01')")
+    begin = f"INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('2026-03-01', :pass, {STAMP})"
+    execute(engine, begin, **{"pass": 1})
+    assert "settlement_pass_one_running" in refusal(engine, begin, **{"pass": 2})
+
+
+@pytest.mark.parametrize("change", ["payload = '{\"a\": 1}'", "event_id = gen_random_uuid()", "occurred_at = now()"])
+def test_an_outbox_event_says_the_same_on_every_attempt(engine: Engine, change: str) -> None:
+    machine = next(machine for machine in MACHINES if machine.table == "outbox_event")
+    execute(engine, insertion(machine.table, machine.row))
+    assert "an outbox event never changes" in refusal(engine, f"UPDATE outbox_event SET {change}".replace(":", "\\:"))
+
+
+# --- The ledger
+
+
+@pytest.mark.parametrize("column", ["organization_id", "month", "currency", "origin_month", "sequence"])
+def test_no_part_of_the_ledger_key_is_missing(engine: Engine, column: str) -> None:
+    assert f'null value in column "{column}"' in refusal(
+        engine, insertion("ledger_entry", LEDGER_ROW | {column: "NULL"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "constraint"),
+    [
+        ({}, "ledger_entry_pkey"),
+        ({"net": "89", "sequence": "1"}, "ledger_entry_net_check"),
+        ({"origin_month": "'2026-04-01'"}, "ledger_entry_origin_month_check"),
+        ({"sequence": "-1"}, "ledger_entry_sequence_check"),
+    ],
+)
+def test_a_ledger_row_adds_up_and_comes_once(engine: Engine, values: dict[str, str], constraint: str) -> None:
+    post(engine)
+    assert constraint in refusal(engine, insertion("ledger_entry", LEDGER_ROW | values))
+
+
+def test_nothing_is_posted_into_a_month_that_is_closed_or_not_begun(engine: Engine) -> None:
+    posting = insertion("ledger_entry", LEDGER_ROW)
+    assert "month 2026-03 is not begun" in refusal(engine, posting)
+    machine = next(machine for machine in MACHINES if machine.table == "settlement_period")
+    execute(engine, insertion(machine.table, machine.row | machine.values("CLOSED")))
+    assert "month 2026-03 is closed: post the adjustment in the first month that is not" in refusal(engine, posting)
+    adjustment = {"month": "'2026-04-01'", "organization_id": "2"}
+    begin_month(engine, "2026-04-01")
+    both = f"{insertion('ledger_entry', LEDGER_ROW | adjustment)}, ({', '.join(LEDGER_ROW.values())})"
+    assert "month 2026-03 is closed" in refusal(engine, both)
+    assert execute(engine, insertion("ledger_entry", LEDGER_ROW | adjustment)) == 1
+
+
+# --- Reservations
+
+
+@pytest.mark.parametrize("status", ["DRAFT", "CLOSED", "CANCELLED"])
+def test_only_an_open_event_takes_reservations(engine: Engine, status: str) -> None:
+    closed_at = instant("2026-06-02") if status == "CLOSED" else None
+    organization = add_organization(engine)
+    event = add_event(engine, organization, status=status, closed_at=closed_at)
+    with pytest.raises(DBAPIError, match=f"is refused: event {event} is not open"):
+        add_reservation(engine, event)
+    reservation = add_reservation(engine, add_event(engine, organization))
+    move = "UPDATE reservation SET event_id = :event WHERE id = :id"
+    assert f"event {event} is not open" in refusal(engine, move, event=event, id=reservation)
