@@ -34,6 +34,11 @@ class DemoData:
     loaded: bool
     rows: Counts
 
+    def __str__(self) -> str:
+        if self.loaded:
+            return f"Loaded {self.rows} as import {self.import_id} ({self.source})."
+        return f"The demo data is there already as import {self.import_id} ({self.source}): {self.rows}."
+
 
 def load_demo(
     engine: Engine,

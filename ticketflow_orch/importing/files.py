@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import gzip
-import io
 import zlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.kinds import KINDS, Batch, Kind
 
 _ENDINGS = (".csv", ".csv.gz", ".parquet")
-_PARQUET_ROWS = 8_192
+_PARQUET_ROWS = 2_048
 
 # A record: where it starts in its file, and its cells. The header comes first.
 _Record = tuple[int, Sequence[str | None]]
@@ -82,9 +81,8 @@ def _check_header(kind: Kind, file: str, columns: list[str]) -> None:
 
 
 def _csv_records(path: Path) -> Generator[_Record]:
-    with path.open("rb") as plain:
-        unzipped = gzip.GzipFile(fileobj=plain) if path.suffix == ".gz" else plain
-        reader = csv.reader(_decoded_lines(path.name, io.BufferedReader(unzipped)), strict=True)
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        reader = csv.reader(_decoded_lines(path.name, file), strict=True)
         start = 1
         try:
             for cells in reader:
@@ -100,7 +98,7 @@ def _csv_records(path: Path) -> Generator[_Record]:
             raise InputError(f"{path.name} is not a complete gzip file ({error}); make it anew.") from None
 
 
-def _decoded_lines(file: str, lines: io.BufferedReader) -> Iterator[str]:
+def _decoded_lines(file: str, lines: Iterable[bytes]) -> Iterator[str]:
     encoding = "utf-8-sig"
     for number, line in enumerate(lines, 1):
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.importing.kinds import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Batch, Kind
+from ticketflow_orch.importing.linking import link
 from ticketflow_orch.importing.rules import judge
 from ticketflow_orch.importing.staging import Progress, Staging
 from ticketflow_orch.months import Month
@@ -121,10 +122,10 @@ def import_batches(
         ImportRefused: rows are bad; lists them.
         InputError: a batch cannot be read.
     """
-    staging = Staging(connection, first_month, progress)
+    staging = Staging(connection, progress)
     for batch in batches:
         staging.copy(batch)
-    staging.analyze()
+    link(staging, first_month)
     connection.execute(_HOLD_EVENTS)
     judge(staging)
     staging.findings.refuse_any()

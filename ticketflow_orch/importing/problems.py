@@ -16,7 +16,8 @@ class Problem:
     """One bad cell, or one bad row where `column` is empty.
 
     `line` is the line of the file on which the row starts, the header being line 1; in a Parquet file it is the row's
-    number, from 1. `value` is what stands there, shortened when it is long, empty for an empty cell.
+    number, from 1. `value` is what stands there, shortened when it is long, empty for an empty cell; an instant that is
+    well-formed is given in UTC.
     """
 
     file: str

@@ -17,7 +17,7 @@ from ticketflow_orch.importing.staging import Staging
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`bad` and `reason` are SQL over `staged`, a row of the kind's view; what is NULL is not bad."""
+    """`bad` and `reason` are SQL over `staged`, a linked row; what is NULL is not bad."""
 
     column: str
     bad: str
@@ -51,7 +51,11 @@ _COMMISSION_FREE = "staged.kind IN ('FEE', 'MANUAL')"
 _NEW: dict[Kind, tuple[Rule, ...]] = {
     ORGANIZATIONS: (
         _UNKNOWN_CURRENCY,
-        Rule("left_on", "staged.left_on < staged.joined_on", "'is before joined_on, ' || staged.joined_on"),
+        Rule(
+            "left_on",
+            "staged.left_on < staged.joined_on",
+            "'is before joined_on, ' || (to_jsonb(staged.joined_on) #>> '{}')",
+        ),
     ),
     EVENTS: (
         _unknown("organization_ref", "organization_id", "organization"),
@@ -136,6 +140,7 @@ _NEW: dict[Kind, tuple[Rule, ...]] = {
             f"'must name a ' || {_TARGET_KIND} || ' that is no void, and this is '"
             " || CASE WHEN staged.target_is_void THEN 'the void of a ' ELSE 'a ' END || staged.target_kind",
         ),
+        Rule("reverses_ref", "staged.voided_by IS NOT NULL", "'is voided already, by ' || staged.voided_by"),
         Rule(
             "reverses_ref",
             "staged.target_organization_ref <> staged.organization_ref",
@@ -204,16 +209,17 @@ def judge(staging: Staging) -> None:
     """Note everything that is wrong across the staged rows."""
     for kind in KINDS:
         if staging.rows[kind]:
-            staging.drop_repeated(kind)
-    for kind in KINDS:
-        if staging.rows[kind]:
-            for rules, whose in ((_NEW[kind], "present.id IS NULL"), (_SAME[kind], "present.id IS NOT NULL")):
-                found = staging.connection.execute(text(_query(kind, rules, whose))).all()
-                staging.note_rows(kind, found)
+            linked = f"linked_{kind.table} AS staged"
+            present = f"JOIN {kind.table} AS present ON present.id = staged.present_id"
+            for query in (
+                _query(kind, _NEW[kind], linked, "staged.present_id IS NULL"),
+                _query(kind, _SAME[kind], f"{linked} {present}", "staged.present_id IS NOT NULL"),
+            ):
+                staging.note_rows(kind, staging.connection.execute(text(query)).all())
             staging.report(f"checking {kind.name}", staging.rows[kind])
 
 
-def _query(kind: Kind, rules: tuple[Rule, ...], whose: str) -> str:
+def _query(kind: Kind, rules: tuple[Rule, ...], rows: str, which: str) -> str:
     # Most rows break no rule, so one filter tells before each rule is looked at by itself. Nothing but our own words
     # goes into the statement.
     broken = " OR ".join(f"({rule.bad})" for rule in rules)
@@ -224,10 +230,9 @@ def _query(kind: Kind, rules: tuple[Rule, ...], whose: str) -> str:
     )
     return f"""
         SELECT staged.line, rule."column", rule.value, rule.reason, count(*) OVER () AS total
-        FROM linked_{kind.table} AS staged
-        LEFT JOIN {kind.table} AS present ON present.id = staged.present_id
+        FROM {rows}
         CROSS JOIN LATERAL (VALUES {each}) AS rule (bad, position, "column", value, reason)
-        WHERE NOT staged.faulty AND {whose} AND ({broken}) AND rule.bad
+        WHERE NOT staged.faulty AND {which} AND ({broken}) AND rule.bad
         ORDER BY staged.line, rule.position
         LIMIT {SHOWN}
     """  # noqa: S608

@@ -12,24 +12,32 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 
 _LOCK_NOT_AVAILABLE = "55P03"
-# A row that somebody else inserted, an event that somebody else closed, a deadlock: each after we had looked.
-_CHANGED_MEANWHILE = frozenset({"23505", "55000", "40P01"})
+# A row that somebody else inserted, or changed, or closed, after our snapshot; or a deadlock.
+_CHANGED_MEANWHILE = frozenset({"23505", "40001", "40P01", "55000"})
 
 
 @contextmanager
-def import_turn(engine: Engine) -> Iterator[Connection]:
+def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection]:
     """A transaction in which no other import or undo runs; a second one waits as long as the engine's lock_timeout.
+
+    All its statements see one state of the database, so that what was judged is what is inserted. A turn that `deletes`
+    sees every settlement that runs; one that starts later waits for it.
 
     Raises:
         InputError: the wait was too long, or another session changed the same rows at the same moment.
     """
     try:
         with transaction(engine) as connection:
-            # Long imports are lawful, and instants are shown in UTC whatever the session thinks.
+            # Long imports are lawful, and instants are shown in UTC whatever the session thinks. None of this looks at
+            # the database yet: what whoever had the turn before us did must be seen.
             connection.exec_driver_sql(
-                "SET LOCAL statement_timeout = 0; SET LOCAL timezone = 'UTC'; SET LOCAL work_mem = '64MB'"
+                "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 0;"
+                " SET LOCAL timezone = 'UTC'; SET LOCAL work_mem = '64MB'"
             )
             connection.exec_driver_sql("LOCK TABLE data_import IN SHARE ROW EXCLUSIVE MODE")
+            if deletes:
+                # What a pass waits for before it reads.
+                connection.exec_driver_sql("LOCK TABLE money_movement IN ROW EXCLUSIVE MODE")
             yield connection
     except DBAPIError as error:
         sqlstate = getattr(error.orig, "sqlstate", None)

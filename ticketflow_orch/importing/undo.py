@@ -50,16 +50,9 @@ def undo_import(engine: Engine, import_id: int) -> UndoResult:
         InputError: there is no such import, it was undone before, something of it is settled, or rows that came later
             depend on it. Nothing was deleted then.
     """
-    with import_turn(engine) as connection:
-        source = _require_undoable(connection, import_id)
-        # No settlement may post what we are about to delete: those under way end first, later ones do not see it.
-        connection.exec_driver_sql("LOCK TABLE ledger_entry IN SHARE MODE")
-        settled = connection.execute(_SETTLED, {"import_id": import_id}).one_or_none()
-        if settled is not None:
-            raise InputError(
-                f"Import {import_id} cannot be undone: month {settled.month:%Y-%m} of organization "
-                f"{settled.external_ref!r} is settled with it; correct it by further movements."
-            )
+    with import_turn(engine, deletes=True) as connection:
+        source = _require_there(connection, import_id)
+        _require_unsettled(connection, import_id)
         removed = Counts(**{kind.name: _delete(connection, kind.table, import_id) for kind in reversed(KINDS)})
         connection.execute(
             text("UPDATE data_import SET undone_at = clock_timestamp() WHERE id = CAST(:import_id AS bigint)"),
@@ -69,7 +62,7 @@ def undo_import(engine: Engine, import_id: int) -> UndoResult:
     return UndoResult(import_id, source, removed)
 
 
-def _require_undoable(connection: Connection, import_id: int) -> str:
+def _require_there(connection: Connection, import_id: int) -> str:
     row = connection.execute(
         text("SELECT source, undone_at FROM data_import WHERE id = CAST(:import_id AS bigint)"),
         {"import_id": import_id},
@@ -79,6 +72,20 @@ def _require_undoable(connection: Connection, import_id: int) -> str:
     if row.undone_at is not None:
         raise InputError(f"Import {import_id} was undone at {row.undone_at.isoformat(timespec='seconds')} already.")
     return str(row.source)
+
+
+def _require_unsettled(connection: Connection, import_id: int) -> None:
+    running = connection.execute(text("SELECT min(month) FROM settlement_pass WHERE state = 'RUNNING'")).scalar_one()
+    if running is not None:
+        raise InputError(
+            f"Import {import_id} cannot be undone while month {running:%Y-%m} is being settled; try again afterwards."
+        )
+    settled = connection.execute(_SETTLED, {"import_id": import_id}).one_or_none()
+    if settled is not None:
+        raise InputError(
+            f"Import {import_id} cannot be undone: month {settled.month:%Y-%m} of organization "
+            f"{settled.external_ref!r} is settled with it; correct it by further movements."
+        )
 
 
 def _delete(connection: Connection, table: str, import_id: int) -> int:
