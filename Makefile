@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test check lock clean
+.PHONY: help install demo ui test check lock clean bench-settlement
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,7 +37,7 @@ check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/dg check defs
+	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/dg check defs
 
 lock: ## pin all dependencies anew, for every supported Python (needs uv)
 	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
@@ -46,3 +46,6 @@ lock: ## pin all dependencies anew, for every supported Python (needs uv)
 clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
+	$(BIN)/python -m benchmarks.settlement $(ARGS)

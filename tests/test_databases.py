@@ -5,17 +5,22 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
 
 from tests.conftest import run_sql
 from tests.homes import fresh_home, variables_for
 from ticketflow_orch import databases
+from ticketflow_orch.database import connect_engine
 from ticketflow_orch.databases import ensure_running, fault, resolve, serving
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
@@ -39,6 +44,13 @@ def two_names(server: EmbeddedServer) -> Iterator[tuple[URL, URL]]:
         run_sql(
             server.url(), f'DROP DATABASE IF EXISTS "{str(url.database).replace(chr(34), chr(34) * 2)}" WITH (FORCE)'
         )
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def external(scratch: Path, ticketflow: URL | str, dagster: URL | str) -> databases.Databases:
@@ -217,6 +229,35 @@ def test_a_server_that_was_asked_to_stay_outlives_its_users_until_it_is_stopped(
     assert databases.stop(read_settings())
     assert EmbeddedServer(home).pid() is None
     assert not databases.stop(read_settings())
+
+
+def test_a_killed_server_starts_again_when_the_last_of_its_backends_is_gone(home: Path) -> None:
+    server = EmbeddedServer(home)
+    server.start()
+    engine = connect_engine(server.url(), "busy")
+
+    def count() -> None:
+        # In the middle of a query a backend does not notice that its server is gone.
+        with suppress(DBAPIError), engine.connect() as connection:
+            connection.exec_driver_sql("SELECT count(*) FROM (SELECT generate_series(1, 20000000)) AS long")
+
+    with ThreadPoolExecutor(1) as threads:
+        busy = threads.submit(count)
+        killed = psutil.Process(server.pid())
+        backends: list[psutil.Process] = []
+        while not busy.done() and not any("SELECT" in " ".join(each.cmdline()) for each in backends):
+            backends = killed.children()
+        killed.kill()
+        while server.pid() is not None:
+            time.sleep(0.01)
+        assert server.start()
+        left = [each.pid for each in backends if is_alive(each)]
+        busy.result(timeout=30)
+    engine.dispose()
+
+    assert backends
+    assert left == []
+    assert fault(server.url(), "x") is None
 
 
 def test_a_server_of_somebody_else_is_not_stopped(scratch: Path, url: URL) -> None:

@@ -1,4 +1,4 @@
-"""From nothing to a Dagster instance: as often as anybody asks, at once if need be, and with the settings we rely on."""
+"""From nothing to a Dagster instance: as often as anybody asks, at once if need be, with the settings we rely on."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -71,17 +72,16 @@ def test_nothing_at_all_becomes_an_instance_and_the_repeat_changes_nothing(scrat
 
 def test_two_bootstraps_at_once_both_succeed(server: EmbeddedServer, scratch: Path, storage: URL) -> None:
     unmigrated = server.url(f"{storage.database}_ours")
-    with fresh_home(scratch, **variables_for(unmigrated, storage)):
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", BOOTSTRAP], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    command = [sys.executable, "-c", BOOTSTRAP]
+    with fresh_home(scratch, **variables_for(unmigrated, storage)), ThreadPoolExecutor(2) as threads:
+        ended = list(
+            threads.map(
+                lambda _: subprocess.run(command, check=True, capture_output=True, text=True, timeout=60), range(2)
             )
-            for _ in range(2)
-        ]
-        outputs = [process.communicate(timeout=60) for process in processes]
-    run_sql(server.url(), f"DROP DATABASE {unmigrated.database} WITH (FORCE)")
+        )
+    run_sql(server.url(), f"DROP DATABASE IF EXISTS {unmigrated.database} WITH (FORCE)")
 
-    assert sorted(said for said, _ in outputs) == ["False\n", "True\n"], outputs
+    assert sorted(process.stdout for process in ended) == ["False\n", "True\n"], ended
 
 
 def test_every_pool_that_the_code_location_names_is_limited_to_one_from_the_start(instance: DagsterInstance) -> None:
@@ -89,7 +89,7 @@ def test_every_pool_that_the_code_location_names_is_limited_to_one_from_the_star
     named = {asset.op.pool for asset in assets if isinstance(asset, AssetsDefinition)}
 
     assert named == set(POOLS)
-    assert limits(instance) == {pool: (1, False) for pool in POOLS}
+    assert limits(instance) == dict.fromkeys(POOLS, (1, False))
 
 
 def test_a_limit_that_an_operator_set_stays(instance: DagsterInstance) -> None:
@@ -149,7 +149,7 @@ def test_a_storage_that_is_behind_is_upgraded(instance: DagsterInstance, storage
 
     with running(read_settings()):
         assert storage_is_current(instance)
-        assert limits(instance) == {pool: (1, False) for pool in POOLS}
+        assert limits(instance) == dict.fromkeys(POOLS, (1, False))
 
 
 def test_a_storage_that_is_ahead_is_refused(instance: DagsterInstance, storage: URL) -> None:
@@ -169,7 +169,10 @@ def test_a_bootstrap_that_hangs_is_named_instead_of_waited_for(
     engine = connect_engine(storage, "frozen bootstrap")
     with engine.begin() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(6240173)")
-        with pytest.raises(InputError, match="Another bootstrap of this instance"), running(read_settings()):
+        with (
+            pytest.raises(InputError, match="Another bootstrap has worked on this database"),
+            running(read_settings()),
+        ):
             pass
     engine.dispose()
 

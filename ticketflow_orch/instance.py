@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,20 +11,24 @@ from importlib import resources
 from pathlib import Path
 
 from alembic.util.exc import CommandError
-from dagster import DagsterInstance
-from sqlalchemy.exc import DBAPIError
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster._core.events import JobFailureData, RunFailureReason
+from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from ticketflow_orch.database import SessionLimits, connect_engine
 from ticketflow_orch.databases import Databases, serving
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.migrate import migrate
+from ticketflow_orch.processes import listens
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.turns import one_at_a_time
 
 # Every pool that an asset or op of the code location names; a test holds the two together.
 POOLS: tuple[str, ...] = ("settlement",)
+_IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 # Any constant serves, as long as every version of this project takes the same.
-_ONE_AT_A_TIME = 6_240_173
-_LONGEST_WAIT = 10 * 60
+_TURN = 6_240_173
+_LONGEST_WAIT = 10 * 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,22 +68,15 @@ def bootstrap(settings: Settings, databases: Databases, pools: Iterable[str] = P
     write_home(settings)
     variables = environment(settings, databases)
     os.environ.update(variables)
-    limits = SessionLimits(
-        statement_timeout=_LONGEST_WAIT, lock_timeout=_LONGEST_WAIT, idle_in_transaction_timeout=_LONGEST_WAIT
-    )
-    engine = connect_engine(databases.dagster, "ticketflow bootstrap", limits=limits, connections=1)
+    unbounded = SessionLimits(statement_timeout=0, idle_in_transaction_timeout=0)
+    engine = connect_engine(databases.dagster, "ticketflow bootstrap", limits=unbounded, connections=1)
     try:
-        with engine.begin() as turn:
-            try:
-                turn.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_ONE_AT_A_TIME})")
-            except DBAPIError:
-                raise InputError(
-                    f"Another bootstrap of this instance has been at work for {_LONGEST_WAIT} s; "
-                    "end its session 'ticketflow bootstrap' (pg_stat_activity) and try again."
-                ) from None
-            with DagsterInstance.from_config(variables["DAGSTER_HOME"]) as instance:
-                _upgrade_storage(instance)
-                _limit_pools(instance, pools)
+        with (
+            one_at_a_time(engine, _TURN, "bootstrap", _LONGEST_WAIT),
+            DagsterInstance.from_config(variables["DAGSTER_HOME"]) as instance,
+        ):
+            _upgrade_storage(instance)
+            _limit_pools(instance, pools)
     finally:
         engine.dispose()
     return Instance(databases, variables, migrated)
@@ -125,6 +123,28 @@ def unlimited_pools(instance: DagsterInstance, pools: Iterable[str] = POOLS) -> 
     """Those of `pools` whose limit nobody has set, so that it hangs on a default."""
     limited = {pool.name for pool in instance.event_log_storage.get_pool_limits() if not pool.from_default}
     return sorted(set(pools) - limited)
+
+
+def end_runs_without_worker(instance: DagsterInstance) -> list[str]:
+    """Fail the runs whose worker went down with a code server on this machine; returns their ids.
+
+    Nobody else tells: Dagster's default launcher does not look after its workers, and until its maximum runtime such a
+    run blocks its pool. As runs that crashed they are retried by the daemon. A worker that lives all the same does no
+    harm: what it writes is right whoever else writes it.
+    """
+    message = "The code server that ran this is gone, and its worker with it."
+    crash = JobFailureData(error=None, failure_reason=RunFailureReason.UNEXPECTED_TERMINATION)
+    ended = []
+    for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
+        socket = json.loads(run.tags.get(GRPC_INFO_TAG, "{}")).get("socket")
+        if socket is None or listens(Path(socket)):
+            continue
+        if run.status == DagsterRunStatus.CANCELING:
+            instance.report_run_canceled(run, message)
+        else:
+            instance.report_run_failed(run, message, crash)
+        ended.append(run.run_id)
+    return ended
 
 
 def _limit_pools(instance: DagsterInstance, pools: Iterable[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -47,7 +48,7 @@ class Children:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.stop()
+        self._stop()
 
     def start(self, name: str, command: Sequence[str], *, folder: Path, keep_open: int) -> Child:
         """Start `command` in `folder`; the file descriptor `keep_open` stays open in it (and in nothing it starts)."""
@@ -73,7 +74,7 @@ class Children:
         """A child that is no longer there, if any."""
         return next((child for child in self._children if child.process.poll() is not None), None)
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """End every group: asked to at once, killed when the grace is over."""
         for child in self._children:
             _signal_group(child, signal.SIGTERM)
@@ -85,6 +86,12 @@ class Children:
         for child in self._children:
             child.process.wait(timeout=5)
         self._children.clear()
+
+
+def listens(path: Path) -> bool:
+    """Whether a process accepts connections on the socket at `path`."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 def _signal_group(child: Child, number: signal.Signals) -> None:

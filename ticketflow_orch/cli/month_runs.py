@@ -84,7 +84,7 @@ def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
 
 def _why(failure: dg.StepFailureData) -> str:
     if failure.user_failure_data is not None and failure.user_failure_data.description:
-        return failure.user_failure_data.description
+        return str(failure.user_failure_data.description)
     error = failure.error
     while error is not None and error.cause is not None:
         error = error.cause

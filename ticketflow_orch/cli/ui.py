@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import http.client
 import json
 import os
@@ -22,15 +23,16 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.processes import Child, Children
+from ticketflow_orch.processes import Child, Children, listens
 
 if TYPE_CHECKING:
     from ticketflow_orch.settings import Settings
 
 HOST = "127.0.0.1"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Together with the stop of an embedded server this stays below five seconds.
-_GRACE = 2.5
+# Together with the stop of an embedded server and our own end this stays well below five seconds. A run that needs
+# longer to write down that it was interrupted is failed, and retried, by the next start.
+_GRACE = 2.0
 _LONGEST_START = 180.0
 
 
@@ -52,11 +54,15 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
     Raises:
         InputError: the port is taken, another `ticketflow ui` has the same home, or a database cannot be had.
     """
-    from ticketflow_orch.instance import running
+    from dagster import DagsterInstance
+
+    from ticketflow_orch.instance import end_runs_without_worker, running
 
     _refuse_unusable(port)
     home = settings.home.absolute()
     with _alone(home) as lock, _interrupted_once(), running(settings) as instance:
+        with DagsterInstance.get() as dagster:
+            end_runs_without_worker(dagster)
         ending = _flag_for_signals()
         with (
             tempfile.TemporaryDirectory(prefix="ticketflow-") as scratch,
@@ -73,6 +79,9 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
             except _ProcessError as error:
                 typer.echo(error, err=True)
                 return 1
+            finally:
+                # Else the interpreter looks through all of Dagster once more before it ends: up to a second.
+                gc.freeze()
     return 0
 
 
@@ -94,7 +103,7 @@ def _open(
         "dagster", "code-server", "start", "--socket", str(code), "--module-name", definitions,
         "--location-name", "ticketflow", "--use-python-environment-entry-point", "--log-level", "warning",
     )  # fmt: skip
-    if not watch.until(lambda: _listens(code), code_server):
+    if not watch.until(lambda: listens(code), code_server):
         return False
     daemon = start("daemon", "dagster._daemon", "run", "--workspace", str(workspace))
     webserver = start(
@@ -148,11 +157,11 @@ def _alone(home: Path) -> Iterator[IO[str]]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            first, *others = [int(pid) for pid in lock.read().split()] or [0]
-            pids = " ".join(str(pid) for pid in ([first] if _lives(first) else others))
+            own, *children = lock.read().split() or [""]
+            pids = own if own and _lives(int(own)) else " ".join(children)
             raise InputError(
                 f"`ticketflow ui` already runs in {home}, and two daemons would run every schedule twice; "
-                f"end it with `kill {pids}`."
+                f"end it first{f' with `kill {pids}`' if pids else ''}."
             ) from None
         _write_down(lock, [os.getpid()])
         yield lock
@@ -207,11 +216,6 @@ def _refuse_unusable(port: int) -> None:
             raise InputError(
                 f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another with --port."
             ) from None
-
-
-def _listens(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
 
 
 def _answers(port: int) -> bool:

@@ -132,8 +132,9 @@ class Drain:
             self.settlement.key,
         ).scalar_one()
         if parked >= self.parked_limit:
+            name = connection.execute(_NAME, key).scalar_one()
             raise IncompleteSettlementError(
-                f"{parked} organizations are parked in {self.settlement.month} and another one fails ({error}); "
+                f"{parked} organizations are parked in {self.settlement.month} and {name} fails too ({error}); "
                 "mend the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
             )
         connection.execute(_PARK, key | {"error": error})
@@ -193,6 +194,8 @@ _SPLIT = text("""
     INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
     VALUES (:month, :pass, :origin, CAST(:middle AS bigint), CAST(:high AS bigint))
 """)
+
+_NAME = text("SELECT external_ref FROM organization WHERE id >= :low ORDER BY id LIMIT 1")
 
 _PARK = text("""
     INSERT INTO parked_organization (organization_id, month, error)

@@ -203,7 +203,8 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
             return False
         connection.execute(_RESOLVE_PARKED, settlement.key)
         connection.execute(_TOTAL, settlement.key)
-        unplanned = set(zones_in_use(connection)) - set(planned_windows(connection, settlement)[settlement.month])
+        planned = planned_windows(connection, settlement).get(settlement.month, {})
+        unplanned = set(zones_in_use(connection)) - set(planned)
         if not unplanned:
             settled = connection.execute(
                 text("""
@@ -276,20 +277,27 @@ def _fix_windows(connection: Connection, month: Month, timezones: list[str]) -> 
 # Every `size`-th organization begins a chunk; the last chunk is open-ended, for organizations that are yet to come.
 _PLAN_MONTH = text("""
     INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
+    WITH RECURSIVE beginning (id) AS (
+        (SELECT id FROM organization ORDER BY id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT id FROM organization WHERE id >= beginning.id ORDER BY id OFFSET CAST(:size AS bigint) LIMIT 1)
+        FROM beginning WHERE id IS NOT NULL
+    )
     SELECT CAST(:month AS date), CAST(:pass AS integer), CAST(:month AS date), id, lead(id) OVER (ORDER BY id) - 1
-    FROM (SELECT id, row_number() OVER (ORDER BY id) AS position FROM organization) AS numbered
-    WHERE (position - 1) % CAST(:size AS bigint) = 0
+    FROM beginning WHERE id IS NOT NULL
 """)
 
 # A closed month is looked at again only where something was recorded since it was last looked at, or is parked.
 _PLAN_LATE = text("""
     INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
     WITH looked_at AS (
-        SELECT origin_month, max(cutoff) AS cutoff
-        FROM settlement_chunk JOIN settlement_pass USING (month, pass) JOIN settlement_period AS origin
-            ON origin.month = origin_month AND origin.state = 'CLOSED'
-        WHERE settlement_pass.state = 'DONE'
-        GROUP BY origin_month
+        SELECT origin.month AS origin_month, max(done.cutoff) AS cutoff
+        FROM settlement_period AS origin JOIN settlement_pass AS done
+            ON done.state = 'DONE' AND (done.month = origin.month OR EXISTS (
+                SELECT FROM settlement_chunk AS chunk
+                WHERE (chunk.month, chunk.pass, chunk.origin_month) = (done.month, done.pass, origin.month)))
+        WHERE origin.state = 'CLOSED'
+        GROUP BY origin.month
     ), late AS (
         SELECT DISTINCT looked_at.origin_month, organization.id
         FROM money_movement
