@@ -13,11 +13,11 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
+from tests.rows import instant
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.due import months_over
-from tests.rows import instant
 
 BOOKINGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotel_bookings"
 FIRST = Month(2014, 10)
@@ -61,5 +61,6 @@ def ledger(engine: Engine) -> Counter[tuple[str, ...]]:
 def truth() -> Counter[tuple[str, ...]]:
     with gzip.open(BOOKINGS / "truth.csv.gz", "rt", newline="") as file:
         header, *rows = csv.reader(file)
-    assert header == ["organization_ref", "month", "currency", "captures", "refunds", "commission", "commission_tax", "net"]
+    assert header[:3] == ["organization_ref", "month", "currency"]
+    assert header[3:] == ["captures", "refunds", "commission", "commission_tax", "net"]
     return Counter(map(tuple, rows))

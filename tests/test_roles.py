@@ -60,5 +60,5 @@ def test_the_role_of_runs_settles_and_audits_a_month(engine: Engine, restricted:
     ],
 )
 def test_the_role_of_runs_cannot_rewrite_money(restricted: Engine, statement: str) -> None:
-    with pytest.raises(ProgrammingError, match="permission denied|must be owner"), restricted.begin() as connection:
+    with pytest.raises(ProgrammingError, match=r"permission denied|must be owner"), restricted.begin() as connection:
         connection.execute(text(statement))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import datetime
 from typing import Any
 
@@ -18,9 +19,11 @@ MARCH = Month(2026, 3)
 NOW = instant("2026-06-15T12:00")
 
 
-def settle(engine: Engine, month: Month = MARCH, now: datetime = NOW, **options: Any) -> SettlementResult:
+def settle(
+    engine: Engine, month: Month = MARCH, now: datetime = NOW, stop: threading.Event | None = None, **options: Any
+) -> SettlementResult:
     return settle_month(
-        engine, month, now=now, first_month=Month(2025, 1), run_id="run", settled_by="test",
+        engine, month, now=now, first_month=Month(2025, 1), run_id="run", settled_by="test", stop=stop,
         options=SettlementOptions(**options),
     )  # fmt: skip
 
@@ -80,6 +83,19 @@ def test_one_poisoned_organization_is_parked_and_the_others_are_settled(engine: 
         add_void(engine, movement)
     mended = settle(engine)
     assert (mended.rows_new, mended.rows_existing, mended.parked) == (1, 8, ())
+
+
+def close_month(engine: Engine, month: Month) -> None:
+    """Close the books of a settled month."""
+    with engine.begin() as connection:
+        closed = connection.execute(
+            text("""
+                UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = 'test'
+                WHERE month = :month
+            """),
+            {"month": month.first_day},
+        )
+        assert closed.rowcount == 1
 
 
 def tamper(engine: Engine, statement: str) -> None:

@@ -1,0 +1,57 @@
+"""Several runs settle one month at once, past any queue: they share the work, and each ends only when it is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.chaos.books import CHUNK_SIZE, Books, read_books
+from tests.chaos.settlers import PATIENCE, Settler
+from tests.sessions import becomes
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize(("processes", "workers"), [(2, 1), (4, 2)])
+def test_runs_of_one_month_share_its_pass_and_end_when_it_is_settled(
+    engine: Engine, clean: Books, start_settler: Callable[..., Settler], processes: int, workers: int
+) -> None:
+    settlers = [
+        start_settler(workers=workers, chunk_size=CHUNK_SIZE // 2, chunk_pause=0.05 * processes)
+        for _ in range(processes)
+    ]
+    for settler in settlers:
+        settler.wait_until_ready()
+    # A writer holds them up, once they have begun or joined the pass, until the last of them has.
+    with engine.begin() as writer:
+        writer.execute(text("LOCK TABLE money_movement IN ROW EXCLUSIVE MODE"))
+        for settler in settlers:
+            settler.go()
+        assert becomes(lambda: waiting_for_writers(engine) == processes, patience=PATIENCE)
+    runs = [settler.ended() for settler in settlers]
+    assert [run.status for run in runs] == [0] * processes, runs
+    assert {run.state for run in runs} == {"SETTLED"}
+    assert sorted(run.joined is True for run in runs) == [False] + [True] * (processes - 1)
+    assert read_books(engine) == clean
+    assert processes_at_work(engine) > 1
+
+
+def waiting_for_writers(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(
+            connection.execute(
+                text("""
+                    SELECT count(*) FROM pg_stat_activity
+                    WHERE application_name LIKE 'settler%' AND datname = current_database() AND query LIKE '%pg_locks%'
+                """)
+            ).scalar_one()
+        )
+
+
+def processes_at_work(engine: Engine) -> int:
+    """How many processes had a hand in the month's one pass."""
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT max(pass) FROM settlement_pass")).scalar_one() == 1
+        workers = connection.execute(text("SELECT worker FROM settlement_chunk WHERE worker IS NOT NULL")).scalars()
+        return len({worker.split("/")[1] for worker in workers})

@@ -1,0 +1,111 @@
+"""A thousand movements come late, for months settled, settled again and closed: none is lost, none counts twice."""
+
+from __future__ import annotations
+
+import os
+from random import Random
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.oracle import AMOUNTS, Business, Movement, amounts, posted, record, without_zeros
+from tests.rows import add_organization, instant
+from tests.test_settlement import close_month, ledger, settle
+from ticketflow_orch import audit
+from ticketflow_orch.months import Month, months_between
+
+FIRST, LAST = Month(2026, 1), Month(2026, 4)
+MONTHS = tuple(months_between(FIRST, LAST))
+ZONES = ("Pacific/Kiritimati", "Asia/Kathmandu", "Europe/Madrid", "America/St_Johns", "Pacific/Pago_Pago")
+LATE = int(os.environ.get("CHAOS_MOVEMENTS", "1000"))
+SEED = int(os.environ.get("CHAOS_SEED", Random().randrange(10**6)))
+
+
+@pytest.fixture
+def zones(engine: Engine) -> dict[int, str]:
+    """Organizations, with their time zones and in several currencies."""
+    currencies = ("EUR", "JPY", "KWD")
+    return {
+        add_organization(engine, timezone=ZONES[number % 5], currency=currencies[number % 3]): ZONES[number % 5]
+        for number in range(15)
+    }
+
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_the_ledger_is_what_all_movements_come_to_however_late_they_come(
+    engine: Engine, zones: dict[int, str], seed: int
+) -> None:
+    random = Random(seed)
+    business = Business(
+        random, list(zones), since=instant("2025-12-31T00:00"), until=instant("2026-05-02T00:00"), largest=10**12
+    )
+    movements = business.movements(200)
+    record(engine, movements)
+    for month in MONTHS:
+        settle(engine, month)
+    for _ in range(10):
+        late = business.movements(LATE // 10)
+        record(engine, late)
+        movements += late
+        settle(engine, random.choice(MONTHS), chunk_size=random.choice([1, 4, 100]))
+    for month in MONTHS:
+        settle(engine, month)
+    assert settled(engine) == expected(movements, zones), f"CHAOS_SEED={seed}"
+    assert_every_organization_has_its_row(engine, zones)
+    assert all(settle(engine, month).changed_nothing for month in MONTHS)
+
+
+@pytest.mark.parametrize("seed", [SEED])
+def test_the_first_open_month_takes_in_what_comes_late_for_all_closed_ones(
+    engine: Engine, zones: dict[int, str], seed: int
+) -> None:
+    random = Random(seed)
+    business = Business(
+        random, list(zones), since=instant("2025-12-31T00:00"), until=instant("2026-05-02T00:00"), largest=10**12
+    )
+    movements = business.movements(200)
+    record(engine, movements)
+    for month in MONTHS:
+        settle(engine, month)
+    closed: list[Month] = []
+    for month in MONTHS[:-1]:
+        late, later = business.movements(LATE // 6), business.movements(LATE // 6)
+        record(engine, late)
+        close_month(engine, month)
+        closed.append(month)
+        before = ledger_of(engine, closed)
+        record(engine, later)
+        movements += late + later
+        settle(engine, random.choice(MONTHS), chunk_size=random.choice([1, 4, 100]))
+        settle(engine, month.next(), chunk_size=random.choice([1, 4, 100]))
+        assert ledger_of(engine, closed) == before
+    settle(engine, LAST)
+    assert settled(engine) == expected(movements, zones), f"CHAOS_SEED={seed}"
+    assert settle(engine, LAST).changed_nothing
+
+
+def settled(engine: Engine) -> dict[tuple[int, str, str], tuple[int, ...]]:
+    return without_zeros(posted(engine))
+
+
+def expected(movements: list[Movement], zones: dict[int, str]) -> dict[tuple[int, str, str], tuple[int, ...]]:
+    keys = {str(month) for month in MONTHS}
+    return {key: sums for key, sums in without_zeros(amounts(movements, zones)).items() if key[1] in keys}
+
+
+def ledger_of(engine: Engine, months: list[Month]) -> list[tuple[Any, ...]]:
+    """All that was posted in the months, to the byte."""
+    days = {month.first_day for month in months}
+    columns = ("organization_id", "currency", "month", "origin_month", "sequence", "posted_at", *AMOUNTS)
+    return sorted(row for row in ledger(engine, *columns) if row[2] in days)
+
+
+def assert_every_organization_has_its_row(engine: Engine, zones: dict[int, str]) -> None:
+    with engine.connect() as connection:
+        for month in MONTHS:
+            assert audit.organizations_without_row(connection, month).count == 0
+            assert audit.dishonest_organizations(connection, month).count == 0
+    assert {(row[0], row[1].month) for row in ledger(engine, "organization_id", "month", "sequence")} == {
+        (organization, month.number) for organization in zones for month in MONTHS
+    }

@@ -1,0 +1,123 @@
+"""Parking: what one organization's data can cost, how it is found among the others, and how it comes back."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+from sqlalchemy.exc import ProgrammingError
+
+from tests.rows import add_movement, add_organization, add_void
+from tests.statements import execute
+from tests.test_settlement import MARCH, ledger, settle
+from ticketflow_orch import audit
+from ticketflow_orch.settlement import IncompleteSettlementError
+from ticketflow_orch.settlement.passes import period_state
+
+POISON = 2**62
+
+
+def poison(engine: Engine, organization: int) -> list[int]:
+    """Movements whose sum no column can hold."""
+    return [add_movement(engine, organization, POISON, "2026-03-10T10:00") for _ in range(3)]
+
+
+@pytest.mark.every_server
+def test_one_poisoned_organization_in_20_000_costs_a_few_transactions_and_nobody_else(engine: Engine) -> None:
+    fill(engine, 20_000)
+    poisonous = poison(engine, 12_345)
+    seen: Counter[str] = Counter()
+
+    @event.listens_for(engine, "commit")
+    @event.listens_for(engine, "rollback")
+    def count_transactions(connection: Any) -> None:
+        seen["transactions"] += 1
+
+    result = settle(engine, workers=1)
+    halvings = math.ceil(math.log2(20_000))
+    # Each halving is a chunk that fails, its split and a half that succeeds; the rest is the pass itself.
+    assert seen["transactions"] <= 3 * halvings + 30
+    assert result.rows_new == 19_999
+    assert result.chunks in {halvings, halvings + 1}
+    assert [(parked.external_ref, parked.month) for parked in result.parked] == [("bulk-12345", MARCH)]
+    assert "bigint out of range" in result.parked[0].why
+    with engine.connect() as connection:
+        assert period_state(connection, MARCH) == "SETTLED"
+        assert [breach.organization for breach in audit.parked_in(connection, MARCH).examples] == ["bulk-12345"]
+        assert audit.organizations_without_row(connection, MARCH).count == 0
+        assert audit.dishonest_organizations(connection, MARCH).count == 0
+    for movement in poisonous[:2]:
+        add_void(engine, movement)
+    mended = settle(engine)
+    assert (mended.rows_new, mended.rows_existing, mended.parked) == (1, 19_999, ())
+    with engine.connect() as connection:
+        assert audit.parked_in(connection, MARCH).count == 0
+        total = connection.execute(text("SELECT sum(captures) FROM ledger_entry")).scalar_one()
+    assert total == 20_000 * 100 + POISON
+
+
+def fill(engine: Engine, organizations: int) -> None:
+    """Organizations with a capture of 100 in March each."""
+    execute(
+        engine,
+        """
+        INSERT INTO organization (id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
+            joined_on)
+        SELECT id, 'bulk-' || id, 'bulk', 'Europe/Madrid', 'EUR', 1000, 2000, '2020-01-01'
+        FROM generate_series(1, CAST(:count AS integer)) AS id
+        """,
+        count=organizations,
+    )
+    execute(
+        engine,
+        """
+        INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount, commission_rate_bps,
+            commission_tax_bps, occurred_at)
+        SELECT 'bulk-' || id, id, 'CAPTURE', 'EUR', 100, 1000, 2000, '2026-03-10 10:00Z' FROM organization
+        """,
+    )
+
+
+def test_more_poisoned_organizations_than_may_be_parked_leave_the_month_open(engine: Engine) -> None:
+    organizations = [add_organization(engine, external_ref=f"theatre {number}") for number in range(6)]
+    for organization in organizations[1:4]:
+        poison(engine, organization)
+    for _ in range(2):
+        refused = "2 organizations are parked in 2026-03 and theatre 3 fails too .*out of range.*PARKED_LIMIT"
+        with pytest.raises(IncompleteSettlementError, match=refused):
+            settle(engine, parked_limit=2, chunk_size=2, workers=1)
+        with engine.connect() as connection:
+            assert period_state(connection, MARCH) == "OPEN"
+    result = settle(engine, parked_limit=3)
+    assert result.joined
+    assert [parked.external_ref for parked in result.parked] == ["theatre 1", "theatre 2", "theatre 3"]
+    assert len(ledger(engine)) == 3
+
+
+def test_an_organization_that_is_poisoned_after_it_was_settled_keeps_its_row(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100, "2026-03-10T10:00")
+    settle(engine)
+    late = poison(engine, organization)
+    assert len(settle(engine).parked) == 1
+    assert [row[2] for row in ledger(engine, "organization_id", "sequence", "captures")] == [100]
+    for movement in late:
+        add_void(engine, movement)
+    assert settle(engine).parked == ()
+    assert settle(engine).changed_nothing
+    assert [row[2] for row in ledger(engine, "organization_id", "sequence", "captures")] == [100]
+
+
+def test_a_fault_that_is_not_the_data_s_own_stops_the_run_and_parks_nobody(engine: Engine) -> None:
+    for _ in range(4):
+        add_organization(engine)
+    execute(engine, "ALTER TABLE ledger_entry RENAME TO mislaid")
+    with pytest.raises(ProgrammingError, match='relation "ledger_entry" does not exist'):
+        settle(engine)
+    execute(engine, "ALTER TABLE mislaid RENAME TO ledger_entry")
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM parked_organization")).scalar_one() == 0
+    assert settle(engine).rows_new == 4

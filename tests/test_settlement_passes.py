@@ -1,0 +1,268 @@
+"""Passes: what a cutoff lets in, what comes while a pass runs, and what was posted before there were passes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from tests.rows import add_movement, add_organization, instant
+from tests.sessions import Session, becomes
+from tests.statements import execute, post
+from tests.test_settlement import MARCH, close_month, ledger, settle
+from ticketflow_orch import audit
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement import IncompleteSettlementError
+from ticketflow_orch.settlement.due import due_months
+from ticketflow_orch.settlement.passes import begin_or_join, period_state, plan
+from ticketflow_orch.settlement.posting import Pass
+
+CAPTURE = """
+    INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount, commission_rate_bps,
+        commission_tax_bps, occurred_at)
+    VALUES ('written over the cutoff', :organization, 'CAPTURE', 'EUR', 100000, 1000, 2000, '2026-03-10 10:00Z')
+"""
+
+
+def captures(engine: Engine) -> list[tuple[int, int]]:
+    """What was posted as captures, by sequence."""
+    return [(row[0], row[1]) for row in ledger(engine, "sequence", "captures", "organization_id")]
+
+
+def state_of(engine: Engine, month: Month = MARCH) -> str:
+    with engine.connect() as connection:
+        return period_state(connection, month)
+
+
+def count(engine: Engine, table: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+
+def begin_and_plan(engine: Engine) -> Pass:
+    """A pass of March as it stands when whoever planned it is gone."""
+    settlement, _ = begin_or_join(engine, MARCH)
+    plan(engine, settlement, 20_000)
+    return settlement
+
+
+@pytest.fixture
+def writer(engine: Engine) -> Iterator[Session]:
+    session = Session(engine)
+    yield session
+    session.close()
+
+
+# The cutoff
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("ending", ["commit", "rollback"])
+def test_a_pass_waits_for_who_was_writing_at_its_cutoff_and_holds_up_nobody(
+    engine: Engine, writer: Session, ending: str
+) -> None:
+    organization = add_organization(engine)
+    writer.run(CAPTURE, organization=organization)
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(settle, engine)
+        assert becomes(lambda: count(engine, "settlement_pass") == 1)
+        add_movement(engine, organization, 7, "2026-03-10T10:00")
+        assert count(engine, "money_movement") == 1
+        assert not run.done()
+        assert count(engine, "settlement_chunk") == 0
+        writer.commit() if ending == "commit" else writer.rollback()
+        run.result(timeout=10)
+    written = 100_000 if ending == "commit" else 0
+    assert captures(engine) == [(0, written)]
+    settle(engine)
+    assert captures(engine) == [(0, written), (1, 7)]
+    assert settle(engine).changed_nothing
+
+
+def test_a_writer_that_does_not_end_is_named_and_nothing_is_posted(engine: Engine, writer: Session) -> None:
+    writer.run(CAPTURE, organization=add_organization(engine))
+    with pytest.raises(IncompleteSettlementError, match=rf"after 0\.2 s: process {writer.pid} \(pytest \d+\); let"):
+        settle(engine, writer_wait=0.2)
+    assert (state_of(engine), captures(engine), count(engine, "outbox_event")) == ("OPEN", [], 0)
+    writer.commit()
+    assert settle(engine).joined
+    assert captures(engine) == [(0, 100_000)]
+    assert settle(engine).changed_nothing
+
+
+def test_a_transaction_that_only_reads_movements_is_not_waited_for(engine: Engine, writer: Session) -> None:
+    add_organization(engine)
+    writer.run("SELECT * FROM money_movement FOR UPDATE")
+    assert settle(engine, writer_wait=0).rows_new == 1
+
+
+def test_what_is_recorded_after_the_cutoff_is_posted_by_the_next_pass_once(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100, "2026-03-10T10:00")
+    begin_or_join(engine, MARCH)
+    add_movement(engine, organization, 7, "2026-03-10T10:00")
+    assert settle(engine).joined
+    assert captures(engine) == [(0, 100)]
+    with engine.connect() as connection:
+        assert audit.dishonest_organizations(connection, MARCH).count == 0
+    assert settle(engine).rows_adjusted == 1
+    assert settle(engine).changed_nothing
+    assert captures(engine) == [(0, 100), (1, 7)]
+
+
+# What comes while a pass runs
+
+
+def test_an_organization_that_comes_while_a_pass_runs_is_in_it_or_in_the_next(engine: Engine) -> None:
+    add_organization(engine, id=1000)
+    begin_and_plan(engine)
+    before, after = add_organization(engine, id=999), add_organization(engine, id=1001)
+    settle(engine)
+    rows = {organization for _, _, organization in ledger(engine, "sequence", "net", "organization_id")}
+    assert {1000, after} <= rows
+    with engine.connect() as connection:
+        missing = audit.organizations_without_row(connection, MARCH)
+    assert missing.count == len({before} - rows)
+    settle(engine)
+    assert len(ledger(engine)) == 3
+
+
+def test_a_month_with_nobody_in_it_is_settled_with_nothing(engine: Engine) -> None:
+    assert settle(engine).rows == 0
+    assert (state_of(engine), count(engine, "outbox_event")) == ("SETTLED", 1)
+    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
+    assert settle(engine).rows_new == 1
+
+
+def test_the_first_organization_may_come_while_a_pass_runs(engine: Engine) -> None:
+    begin_and_plan(engine)
+    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
+    with pytest.raises(IncompleteSettlementError, match="Europe/Madrid came into use"):
+        settle(engine)
+    assert settle(engine).rows_new == 1
+
+
+def test_a_time_zone_that_comes_while_a_pass_runs_leaves_the_month_open(engine: Engine) -> None:
+    add_organization(engine)
+    begin_and_plan(engine)
+    tokyo = add_organization(engine, timezone="Asia/Tokyo")
+    add_movement(engine, tokyo, 100, "2026-03-10T10:00")
+    with pytest.raises(IncompleteSettlementError, match="Asia/Tokyo came into use while 2026-03 was being settled"):
+        settle(engine)
+    assert (state_of(engine), count(engine, "outbox_event")) == ("OPEN", 0)
+    settle(engine)
+    assert (state_of(engine), count(engine, "outbox_event")) == ("SETTLED", 1)
+    assert [row[2] for row in ledger(engine, "organization_id", "currency", "captures")] == [0, 100]
+
+
+def test_an_unknown_time_zone_is_refused_by_name_and_nothing_is_written(engine: Engine) -> None:
+    add_organization(engine)
+    add_organization(engine, timezone="Mars/Olympus_Mons")
+    with pytest.raises(InputError, match="'Mars/Olympus_Mons' is unknown"):
+        settle(engine)
+    written = ("settlement_period", "settlement_pass", "settlement_window", "settlement_chunk", "ledger_entry")
+    assert [count(engine, table) for table in written] == [0] * 5
+
+
+def test_an_unknown_time_zone_that_comes_while_a_pass_runs_leaves_the_month_open(engine: Engine) -> None:
+    add_organization(engine)
+    begin_and_plan(engine)
+    stray = add_organization(engine, timezone="Mars/Olympus_Mons")
+    with pytest.raises(InputError, match="'Mars/Olympus_Mons' is unknown"):
+        settle(engine)
+    assert state_of(engine) == "OPEN"
+    execute(engine, "UPDATE organization SET timezone = 'Asia/Tokyo' WHERE id = :id", id=stray)
+    with pytest.raises(IncompleteSettlementError, match="Asia/Tokyo came into use"):
+        settle(engine)
+    settle(engine)
+    assert (state_of(engine), len(ledger(engine))) == ("SETTLED", 2)
+
+
+def test_a_run_that_is_told_to_stop_ends_after_the_chunk_in_hand_and_the_next_goes_on(engine: Engine) -> None:
+    for _ in range(4):
+        add_organization(engine)
+    stop = threading.Event()
+
+    @event.listens_for(engine, "after_cursor_execute")
+    def stop_at_the_second_chunk(connection: object, cursor: object, statement: str, *_: object) -> None:
+        if "INSERT INTO ledger_entry" in statement and count(engine, "ledger_entry") == 1:
+            stop.set()
+
+    with pytest.raises(IncompleteSettlementError, match="The settlement of 2026-03 was stopped; run it again"):
+        settle(engine, stop=stop, chunk_size=1, workers=1)
+    assert (len(ledger(engine)), state_of(engine)) == (2, "OPEN")
+    assert settle(engine).joined
+    assert (len(ledger(engine)), state_of(engine)) == (4, "SETTLED")
+
+
+# What was posted before there were passes
+
+
+def test_the_first_pass_corrects_what_was_posted_before_there_were_passes(engine: Engine) -> None:
+    right, twice, wrong, gone = (add_organization(engine) for _ in range(4))
+    for organization in (right, twice, wrong):
+        add_movement(engine, organization, 100, "2026-03-10T10:00")
+    for organization, sequence, amount in ((right, 0, 100), (twice, 0, 100), (twice, 1, 100), (wrong, 0, 90)):
+        legacy(engine, organization, amount, sequence)
+    legacy(engine, gone, 50, 0, currency="USD")
+    result = settle(engine)
+    assert (result.rows_new, result.rows_adjusted, result.rows_existing) == (1, 3, 4)
+    assert ledger(engine, "organization_id", "currency", "sequence", "captures", "net") == [
+        (right, "EUR", 0, 100, 88),
+        (twice, "EUR", 0, 100, 88),
+        (twice, "EUR", 1, 100, 88),
+        (twice, "EUR", 2, -100, -88),
+        (wrong, "EUR", 0, 90, 78),
+        (wrong, "EUR", 1, 10, 10),
+        (gone, "EUR", 0, 0, 0),
+        (gone, "USD", 0, 50, 38),
+        (gone, "USD", 1, -50, -38),
+    ]
+    assert settle(engine).changed_nothing
+
+
+def test_an_old_entry_under_a_key_that_no_movement_has_is_corrected_too(engine: Engine) -> None:
+    organization = add_organization(engine)
+    legacy(engine, organization, 50, 0, currency="USD")
+    settle(engine)
+    assert ledger(engine, "currency", "sequence", "net") == [("EUR", 0, 0), ("USD", 0, 38), ("USD", 1, -38)]
+
+
+def legacy(engine: Engine, organization: int, amount: int, sequence: int, currency: str = "EUR") -> None:
+    """An entry of March as the old settlement posted it, with 10 and 2 taken off."""
+    post(
+        engine, organization_id=str(organization), captures=str(amount), net=str(amount - 12),
+        sequence=str(sequence), currency=f"'{currency}'", settlement_pass="0",
+    )  # fmt: skip
+
+
+# Which months are due
+
+
+def test_months_are_due_from_the_first_movement_on_with_gaps_and_without_the_settled(engine: Engine) -> None:
+    def due(now: str = "2026-06-15T12:00") -> list[str]:
+        with engine.connect() as connection:
+            return [str(month) for month in due_months(connection, instant(now), Month(2025, 1))]
+
+    assert due() == []
+    organization = add_organization(engine, joined_on=date(2020, 1, 1))
+    assert due() == []
+    add_movement(engine, organization, 100, "2026-01-31T22:59:59.999999")
+    add_movement(engine, organization, 100, "2026-04-10T10:00")
+    assert due() == ["2026-01", "2026-02", "2026-03", "2026-04", "2026-05"]
+    for month in (Month(2026, 1), MARCH):
+        settle(engine, month)
+    close_month(engine, Month(2026, 1))
+    assert due() == ["2026-02", "2026-04", "2026-05"]
+    assert due(now="2026-04-30T21:59:59.999999") == ["2026-02"]
+    assert due(now="2026-04-30T22:00") == ["2026-02", "2026-04"]
+    add_movement(engine, organization, 100, "2025-12-31T22:59:59.999999")
+    assert due()[:2] == ["2025-12", "2026-02"]
+    add_organization(engine, timezone="Mars/Olympus_Mons")
+    with pytest.raises(InputError, match="'Mars/Olympus_Mons' is unknown"):
+        due()

@@ -1,0 +1,188 @@
+"""What a settlement asks of the server: how many statements, by which plan, and how much of the history it reads."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Engine, event, text
+
+from tests.rows import add_organization, instant
+from tests.test_settlement import MARCH, settle
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
+
+FEBRUARY = MARCH.previous()
+ZONES = ("Europe/Madrid", "Asia/Tokyo", "America/New_York")
+ORGANIZATIONS = 900
+CHUNK = Chunk(MARCH, 301, 600)
+IN_CHUNK = 300
+MOVEMENTS_INDEX = "money_movement_settlement_idx"
+
+Statement = tuple[str, dict[str, Any]]
+Node = dict[str, Any]
+
+
+@contextmanager
+def statements(engine: Engine) -> Iterator[list[Statement]]:
+    """What the block executes, but for looks at the progress: on a slow machine there are more of them."""
+    executed: list[Statement] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: dict[str, Any], *_: Any) -> None:
+        if "count(*) AS total" not in statement:
+            executed.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield executed
+    event.remove(engine, "before_cursor_execute", note)
+
+
+# Statements
+
+
+def statements_to_settle(engine: Engine, month: Month, chunk_size: int) -> int:
+    with statements(engine) as executed:
+        settle(engine, month, chunk_size=chunk_size, workers=1)
+    return len(executed)
+
+
+def test_a_chunk_takes_three_statements_at_first_and_again(engine: Engine) -> None:
+    for _ in range(12):
+        add_organization(engine)
+    for _ in ("at first", "again"):
+        one_chunk = statements_to_settle(engine, FEBRUARY, chunk_size=12)
+        four_chunks = statements_to_settle(engine, MARCH, chunk_size=3)
+        assert four_chunks - one_chunk == 3 * 3
+
+
+def test_more_organizations_take_no_more_statements(engine: Engine) -> None:
+    add_organization(engine)
+    one_organization = statements_to_settle(engine, FEBRUARY, chunk_size=1000)
+    for _ in range(100):
+        add_organization(engine)
+    assert statements_to_settle(engine, MARCH, chunk_size=1000) == one_organization
+
+
+# The plan
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("number", [1, 2], ids=["first", "again"])
+def test_a_chunk_finds_its_movements_in_the_index_alone_by_the_same_plan_custom_or_generic(
+    engine: Engine, number: int
+) -> None:
+    add_movements(engine, months=24)
+    custom, generic = (explain(engine, chunk_statement(engine, number), mode) for mode in ("custom", "generic"))
+    for plan in (custom, generic):
+        (scan,) = scans_of(plan, "money_movement")
+        assert (scan["Node Type"], scan["Index Name"]) == ("Index Only Scan", MOVEMENTS_INDEX)
+        assert scan["Heap Fetches"] == 0
+        # Once for each organization, with both ends of the month: nothing of another month is read.
+        assert scan["Actual Loops"] == IN_CHUNK
+        assert "occurred_at >=" in scan["Index Cond"]
+        assert "occurred_at <" in scan["Index Cond"]
+    assert readings(custom) == readings(generic)
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("number", [1, 2], ids=["first", "again"])
+def test_what_a_chunk_reads_does_not_grow_with_the_months_of_history(engine: Engine, number: int) -> None:
+    add_movements(engine, months=2)
+    with_two_months = pages_read(explain(engine, chunk_statement(engine, number), "generic"))
+    add_movements(engine, months=24)
+    with_twelve_times_as_many = pages_read(explain(engine, chunk_statement(engine, number), "generic"))
+    # The way down an index of so many entries is a page longer.
+    assert with_two_months <= with_twelve_times_as_many < 2 * with_two_months
+
+
+def add_movements(engine: Engine, months: int) -> None:
+    """`ORGANIZATIONS` organizations with two movements a month, in the `months` months that end with March."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        # As a replica applies rows, which is quicker.
+        connection.exec_driver_sql("SET session_replication_role = replica")
+        connection.exec_driver_sql("TRUNCATE organization, money_movement RESTART IDENTITY CASCADE")
+        connection.execute(
+            text("""
+                INSERT INTO organization (external_ref, name, timezone, currency, commission_rate_bps,
+                    commission_tax_bps, joined_on)
+                SELECT number, number, (CAST(:zones AS text[]))[1 + number % 3], 'EUR', 1000, 2000, DATE '2020-01-01'
+                FROM generate_series(1, CAST(:organizations AS integer)) AS number
+            """),
+            {"organizations": ORGANIZATIONS, "zones": list(ZONES)},
+        )
+        connection.execute(
+            text("""
+                INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount,
+                    commission_rate_bps, commission_tax_bps, occurred_at, recorded_at)
+                SELECT concat_ws('-', age, day, organization.id), organization.id, 'CAPTURE', currency, 1000,
+                    commission_rate_bps, commission_tax_bps, at, at
+                FROM generate_series(0, CAST(:months AS integer) - 1) AS age, generate_series(10, 20, 10) AS day,
+                    organization, CAST(make_timestamptz(2026, 3, day, 12, 0, 0) - make_interval(months => age)
+                        AS timestamptz) AS at
+            """),
+            {"months": months},
+        )
+        connection.exec_driver_sql("INSERT INTO settlement_period (month) VALUES ('2026-03-01') ON CONFLICT DO NOTHING")
+        connection.exec_driver_sql("RESET session_replication_role")
+        connection.exec_driver_sql("VACUUM (ANALYZE) organization, money_movement, ledger_entry")
+
+
+def chunk_statement(engine: Engine, number: int) -> Statement:
+    """What posts a chunk in the pass of that number, as it reaches the driver."""
+    windows = {zone: MARCH.window(zone) for zone in ZONES}
+    with engine.connect() as connection, statements(engine) as executed:
+        post_chunk(connection, Pass(MARCH, number, instant("2026-06-15T12:00")), CHUNK, windows, "run")
+        connection.rollback()
+    (statement,) = executed
+    return statement
+
+
+def explain(engine: Engine, statement: Statement, mode: str) -> Node:
+    """The plan that a prepared statement ran by, custom (made for its parameters) or generic; changes nothing."""
+    template, parameters = statement
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", template)))
+    numbered = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", template)
+    with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        # Binds on the client, since EXECUTE is no statement that takes parameters.
+        cursor = psycopg.ClientCursor(driver)
+        cursor.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan")
+        cursor.execute(f"PREPARE chunk AS {numbered}")
+        cursor.execute(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE chunk ({', '.join(['%s'] * len(names))})",
+            [parameters[name] for name in names],
+        )
+        (explained,) = cursor.fetchone() or ((),)
+        driver.rollback()
+        cursor.execute("DEALLOCATE chunk")
+        return explained[0]["Plan"]
+
+
+def nodes(plan: Node) -> Iterator[Node]:
+    yield plan
+    for child in plan.get("Plans", ()):
+        yield from nodes(child)
+
+
+def scans_of(plan: Node, table: str) -> list[Node]:
+    return [node for node in nodes(plan) if node.get("Relation Name") == table and "Scan" in node["Node Type"]]
+
+
+def readings(plan: Node) -> list[tuple[str, str, str | None, int]]:
+    """How each table is read, in the order of the plan."""
+    return [
+        (node["Relation Name"], node["Node Type"], node.get("Index Name"), node["Actual Loops"])
+        for node in nodes(plan)
+        if "Scan" in node["Node Type"] and "Relation Name" in node
+    ]
+
+
+def pages_read(plan: Node) -> int:
+    """Pages of `money_movement` and its index; one that is read twice counts twice."""
+    (scan,) = scans_of(plan, "money_movement")
+    return int(scan["Shared Hit Blocks"] + scan["Shared Read Blocks"])
