@@ -1,6 +1,6 @@
 """How a settlement looks in the UI: figures, tables and the months so far."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -8,12 +8,20 @@ from typing import Any
 import dagster as dg
 from sqlalchemy import Connection
 
-from ticketflow_orch.money import bars, written_out
+from assets.month_chart import month_chart
+from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement import SettlementResult
-from ticketflow_orch.settlement.report import MonthTotal, ParkedOrganization, month_totals, top_organizations
+from ticketflow_orch.settlement.report import (
+    MonthTotal,
+    ParkedOrganization,
+    TopOrganization,
+    month_totals,
+    top_organizations,
+)
 
-MONTHS_SHOWN = 24
+# Shared by the currencies of a month, of which each has three at least.
+TOP_ROWS = 12
 
 LEDGER_COLUMNS = dg.TableSchema(
     columns=[
@@ -38,10 +46,17 @@ LEDGER_COLUMNS = dg.TableSchema(
 
 
 def settlement_metadata(connection: Connection, result: SettlementResult) -> dict[str, Any]:
-    """The metadata of one materialization."""
+    """The metadata of one materialization, in the order in which people ask: what came of it, then how it went."""
     totals = month_totals(connection, result.month, result.month)
-    metadata: dict[str, Any] = {
-        "summary": dg.MetadataValue.md(_summary(result)),
+    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
+    if result.parked:
+        metadata["parked organizations"] = _table(_PARKED, map(_parked_cells, result.parked))
+    metadata["totals"] = _table(_TOTALS, map(_total_cells, totals))
+    metadata |= months_so_far(connection, result.month)
+    if totals:
+        top = top_organizations(connection, result.month, result.month, limit=max(3, TOP_ROWS // len(totals)))
+        metadata["top organizations"] = _table(_TOP, map(_top_cells, top))
+    metadata |= {
         "organizations": sum(total.organizations for total in totals),
         "rows new": result.rows_new,
         "rows adjusted": result.rows_adjusted,
@@ -51,31 +66,26 @@ def settlement_metadata(connection: Connection, result: SettlementResult) -> dic
         "workers": result.workers,
         "seconds": round(result.seconds, 3),
         "rows a second": round(result.rows / result.seconds),
-        "totals": dg.MetadataValue.table(_totals_table(totals), _TOTALS_SCHEMA),
-        "top organizations": dg.MetadataValue.table(_top_table(connection, result.month), _TOP_SCHEMA),
-        "months so far": dg.MetadataValue.md(months_chart(connection, result.month)),
     }
     if result.settlement is not None:
         metadata["cutoff"] = dg.MetadataValue.timestamp(result.settlement.cutoff)
-    if result.parked:
-        metadata["parked organizations"] = dg.MetadataValue.table(_parked_table(result.parked), _PARKED_SCHEMA)
     # Whole minor units, so that the asset's plots show the months exactly.
     metadata |= {f"net {total.currency} (minor units)": total.net for total in totals}
     return metadata
 
 
-def months_chart(connection: Connection, last: Month) -> str:
-    """Markdown: per currency, a bar of net for each month up to `last`."""
+def months_so_far(connection: Connection, last: Month) -> dict[str, dg.MarkdownMetadataValue]:
+    """Per currency that `last` has, a chart of the net of each month up to it."""
     totals = month_totals(connection, Month(1970, 1), last)
     by_currency = groupby(sorted(totals, key=attrgetter("currency", "month")), key=attrgetter("currency"))
-    return "\n\n".join(_currency_chart(currency, list(group)[-MONTHS_SHOWN:]) for currency, group in by_currency)
-
-
-def _currency_chart(currency: str, totals: list[MonthTotal]) -> str:
-    lines = [f"**Net, {currency}**", "", "| month | | net |", "|---|---|---:|"]
-    for total, bar in zip(totals, bars(total.net for total in totals), strict=True):
-        lines.append(f"| {total.month} | {bar} | {written_out(total.net, total.exponent)} |")
-    return "\n".join(lines)
+    charts = {}
+    for currency, group in by_currency:
+        months = list(group)
+        if months[-1].month == last:
+            caption = written_out(months[-1].net, months[-1].exponent)
+            chart = month_chart({total.month: total.net for total in months}, caption)
+            charts[f"net {currency}, months so far"] = dg.MetadataValue.md(chart)
+    return charts
 
 
 def _summary(result: SettlementResult) -> str:
@@ -83,75 +93,36 @@ def _summary(result: SettlementResult) -> str:
         return f"**{result.month} is closed.** Nothing was posted; what comes late is adjusted in the first open month."
     if result.changed_nothing:
         return f"**Nothing came late.** All {result.rows_existing:,} rows of {result.month} are as they should be."
-    parts = [f"{result.rows_new:,} rows settled", f"{result.rows_adjusted:,} adjusted"]
+    parts = [f"{result.rows_new:,} rows settled"] if result.rows_new else []
+    if result.rows_adjusted:
+        parts.append(f"{result.rows_adjusted:,} adjusted")
     if result.parked:
         parts.append(f"**{len(result.parked)} organizations parked**")
     return f"{result.month}: {', '.join(parts)} in {result.seconds:.1f} s."
 
 
-_TOTALS_SCHEMA = dg.TableSchema(
-    columns=[
-        dg.TableColumn(name)
-        for name in (
-            "currency",
-            "organizations",
-            "captures",
-            "refunds",
-            "chargebacks",
-            "fees",
-            "commission",
-            "tax",
-            "net",
-        )
-    ]
-)
-_TOP_SCHEMA = dg.TableSchema(
-    columns=[
-        dg.TableColumn(name)
-        for name in ("currency", "organization", "name", "captures", "refunds", "commission", "net")
-    ]
-)
-_PARKED_SCHEMA = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("organization", "month", "why")])
+# Net comes before what it is made of: the page cuts wide tables off at the right.
+_TOTALS = ("currency", "net", "captures", "refunds", "chargebacks", "fees", "commission", "tax", "organizations")
+_TOP = ("currency", "organization", "net", "captures", "refunds", "reference")
+_PARKED = ("organization", "month", "why")
 
 
-def _totals_table(totals: Iterable[MonthTotal]) -> list[dg.TableRecord]:
-    return [
-        dg.TableRecord(
-            {
-                "currency": total.currency,
-                "organizations": total.organizations,
-                "captures": written_out(total.captures, total.exponent),
-                "refunds": written_out(total.refunds, total.exponent),
-                "chargebacks": written_out(total.chargebacks, total.exponent),
-                "fees": written_out(total.fees, total.exponent),
-                "commission": written_out(total.commission, total.exponent),
-                "tax": written_out(total.commission_tax, total.exponent),
-                "net": written_out(total.net, total.exponent),
-            }
-        )
-        for total in totals
-    ]
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> dg.TableMetadataValue:
+    records = [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn(name) for name in columns]))
 
 
-def _top_table(connection: Connection, month: Month) -> list[dg.TableRecord]:
-    return [
-        dg.TableRecord(
-            {
-                "currency": top.currency,
-                "organization": top.external_ref,
-                "name": top.name,
-                "captures": written_out(top.captures, top.exponent),
-                "refunds": written_out(top.refunds, top.exponent),
-                "commission": written_out(top.commission, top.exponent),
-                "net": written_out(top.net, top.exponent),
-            }
-        )
-        for top in top_organizations(connection, month, month)
-    ]
+def _total_cells(total: MonthTotal) -> Sequence[str | int]:
+    amounts = (
+        total.net, total.captures, total.refunds, total.chargebacks, total.fees, total.commission, total.commission_tax,
+    )  # fmt: skip
+    return total.currency, *(written_out(amount, total.exponent) for amount in amounts), total.organizations
 
 
-def _parked_table(parked: Iterable[ParkedOrganization]) -> list[dg.TableRecord]:
-    return [
-        dg.TableRecord({"organization": item.external_ref, "month": str(item.month), "why": item.why})
-        for item in parked
-    ]
+def _top_cells(top: TopOrganization) -> Sequence[str | int]:
+    amounts = (top.net, top.captures, top.refunds)
+    return top.currency, top.name, *(written_out(amount, top.exponent) for amount in amounts), top.external_ref
+
+
+def _parked_cells(parked: ParkedOrganization) -> Sequence[str | int]:
+    return parked.external_ref, str(parked.month), parked.why

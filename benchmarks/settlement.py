@@ -1,0 +1,293 @@
+"""How fast a month is settled, against one bare INSERT … SELECT and against a loop over organizations.
+
+    python -m benchmarks.settlement --help
+
+Ends with exit code 1 when a bound is broken. Bounds on time need scale: they are judged from a million organizations
+on and only printed below. That all variants leave the same ledger, and the bound on memory, are judged at any size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+from sqlalchemy import Engine, text
+
+from benchmarks.settlement_data import MONTH, NOW, Size, connect, load
+from benchmarks.settlement_rivals import RUN_ID, SHAPES, get_or_create, one_statement
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.settlement import SettlementOptions, settle_month
+
+JUDGED_FROM = 1_000_000
+# As shipped, but for autovacuum, which would take a share of the processors at moments of its own.
+PARAMETERS = {**DEFAULT_PARAMETERS, "autovacuum": "off"}
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a process that settled a month says of itself: wall time in seconds, and its peak memory in bytes."""
+
+    seconds: float
+    peak_memory: int
+
+
+@dataclass(slots=True)
+class Figures:
+    """What was measured: seconds by what was done and for how many organizations, and what it left behind."""
+
+    seconds: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    peak_memory: dict[int, int] = field(default_factory=dict)
+    ledgers: dict[str, str] = field(default_factory=dict)
+
+    def add(self, what: str, organizations: int, seconds: float) -> None:
+        """Keep the time of one more round."""
+        self.seconds.setdefault((what, organizations), []).append(seconds)
+
+    def add_memory(self, organizations: int, peak: int) -> None:
+        """Keep the largest peak."""
+        self.peak_memory[organizations] = max(peak, self.peak_memory.get(organizations, 0))
+
+    def time(self, what: str, organizations: int) -> float:
+        """The median over the rounds."""
+        return median(self.seconds[what, organizations])
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A promise: `value` is not above `limit`, or not below it where `at_least`. Only printed unless `judged`."""
+
+    promise: str
+    value: float
+    limit: float
+    judged: bool
+    at_least: bool = False
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise is kept."""
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+
+def main() -> int:
+    """Load, measure, print; 1 when a bound is broken."""
+    arguments = _arguments()
+    size = Size(arguments.organizations, arguments.movements, arguments.history, arguments.months)
+    sizes = [size.scaled(max(1, size.organizations // 100)), size.scaled(max(1, size.organizations // 10)), size]
+    console = Console(highlight=False, width=120)
+    started = time.monotonic()
+
+    def say(what: str) -> None:
+        console.print(f"{time.monotonic() - started:6.0f} s  {what}", markup=False)
+
+    figures = Figures()
+    with _server(arguments.keep) as server:
+        for one in sizes:
+            load(server, one, say)
+        _describe(server, size, say)
+        for number in range(arguments.rounds):
+            say(f"round {number + 1} of {arguments.rounds}")
+            _one_round(server, sizes, figures, say)
+        sample = min(arguments.sample, size.organizations)
+        say(f"the loop, over {sample:,} organizations")
+        with _emptied(server, size) as engine:
+            figures.add("loop", size.organizations, get_or_create(engine, sample) * size.organizations)
+    bounds = _bounds(figures, sizes)
+    _print(console, figures, sizes, bounds)
+    return int(any(bound.judged and not bound.holds for bound in bounds))
+
+
+def _one_round(server: EmbeddedServer, sizes: list[Size], figures: Figures, say: Say) -> None:
+    size = sizes[-1]
+    for shape in _shapes_worth_a_round(figures, size):
+        with _emptied(server, size) as engine:
+            figures.add(shape, size.organizations, one_statement(engine, shape))
+            figures.ledgers[shape] = _fingerprint(engine)
+        say(f"  {shape}: {figures.seconds[shape, size.organizations][-1]:.2f} s")
+    for workers in (1, 2):
+        name = "1 worker" if workers == 1 else f"{workers} workers"
+        with _emptied(server, size) as engine:
+            first, again = (_settle_in_a_process(server, size, workers) for _ in range(2))
+            figures.ledgers[name] = _fingerprint(engine)
+        figures.add(name, size.organizations, first.seconds)
+        figures.add(f"{name}, again", size.organizations, again.seconds)
+        say(f"  {name}: {first.seconds:.2f} s, again: {again.seconds:.2f} s")
+        figures.add_memory(size.organizations, first.peak_memory)
+    for smaller in sizes[:-1]:
+        with _emptied(server, smaller):
+            settled = _settle_in_a_process(server, smaller, workers=1)
+        figures.add("1 worker", smaller.organizations, settled.seconds)
+        figures.add_memory(smaller.organizations, settled.peak_memory)
+        say(f"  1 worker, {smaller.organizations:,} organizations: {settled.seconds:.2f} s")
+
+
+def _shapes_worth_a_round(figures: Figures, size: Size) -> list[str]:
+    """Both at first, then the faster one."""
+    if not figures.seconds:
+        return list(SHAPES)
+    return [min(SHAPES, key=lambda shape: figures.time(shape, size.organizations))]
+
+
+def _settle_in_a_process(server: EmbeddedServer, size: Size, workers: int) -> Settled:
+    url = server.url(size.database).render_as_string()
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_settle, url, workers).result()
+
+
+def _settle(url: str, workers: int) -> Settled:
+    engine = connect_engine(url, "benchmark", connections=workers + 2)
+    started = time.monotonic()
+    settle_month(
+        engine, MONTH, now=NOW, first_month=MONTH, run_id=RUN_ID, settled_by="benchmark",
+        options=SettlementOptions(workers=workers),
+    )  # fmt: skip
+    seconds = time.monotonic() - started
+    engine.dispose()
+    return Settled(seconds, _peak_memory())
+
+
+def _peak_memory() -> int:
+    # Not getrusage: what it says of a child begins with what its parent held when it started it.
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError("/proc/self/status does not say what memory the process has used")
+
+
+@contextmanager
+def _server(keep: Path | None) -> Iterator[EmbeddedServer]:
+    """A server of our own, removed in the end; in `keep` it is found again by the next run, and only stopped."""
+    folder = keep or Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    # As root, another account runs the server and must reach it.
+    folder.chmod(0o755)
+    server = EmbeddedServer(folder, parameters=PARAMETERS)
+    server.start()
+    try:
+        yield server
+    finally:
+        if keep:
+            server.stop()
+        else:
+            server.remove()
+            (folder / "postgres.lock").unlink(missing_ok=True)
+            folder.rmdir()
+
+
+@contextmanager
+def _emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
+    """The database with nothing settled, the month begun, and nothing left to write to disk."""
+    engine = connect(server, size.database)
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        # Truncating what is append-only takes a superuser who switches the triggers off.
+        connection.exec_driver_sql("SET session_replication_role = replica")
+        connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
+        connection.exec_driver_sql("RESET session_replication_role")
+        connection.execute(text("INSERT INTO settlement_period (month) VALUES (:month)"), {"month": MONTH.first_day})
+        connection.exec_driver_sql("CHECKPOINT")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _fingerprint(engine: Engine) -> str:
+    """The ledger's business columns in one value."""
+    with engine.connect() as connection:
+        row = connection.execute(
+            text("""
+                SELECT count(*), sum(hashtextextended(concat_ws('|', organization_id, month, currency, origin_month,
+                    sequence, captures, refunds, chargebacks, fees, commission, commission_tax, net), 0))
+                FROM ledger_entry
+            """)
+        ).one()
+    return f"{row[0]:,} rows, {row[1]}"
+
+
+def _describe(server: EmbeddedServer, size: Size, say: Say) -> None:
+    engine = connect(server, size.database)
+    with engine.connect() as connection:
+        parameters = {
+            name: connection.exec_driver_sql(f"SHOW {name}").scalar_one()
+            for name in ("server_version", "fsync", "synchronous_commit", "shared_buffers", "work_mem")
+        }
+        disk = connection.execute(text("SELECT pg_size_pretty(pg_database_size(current_database()))")).scalar_one()
+    engine.dispose()
+    total = size.movements + size.history * size.months
+    say(f"{size.organizations:,} organizations, {size.movements:,} movements of {MONTH} among {total:,}, {disk}")
+    say(", ".join(f"{name} {value}" for name, value in parameters.items()))
+
+
+def _bounds(figures: Figures, sizes: list[Size]) -> list[Bound]:
+    few, many = sizes[0].organizations, sizes[-1].organizations
+    at_scale = many >= JUDGED_FROM
+    bare = min(figures.time(shape, many) for shape in SHAPES)
+    one, two = figures.time("1 worker", many), figures.time("2 workers", many)
+    growth = one / many / (figures.time("1 worker", few) / few)
+    return [
+        Bound("2 workers / one bare statement", two / bare, 0.8, at_scale),
+        Bound("1 worker / one bare statement", one / bare, 1.1, at_scale),
+        Bound("loop / 1 worker", figures.time("loop", many) / one, 60, at_scale, at_least=True),
+        Bound("again / first, 1 worker", figures.time("1 worker, again", many) / one, 1.0, at_scale),
+        Bound("again / first, 2 workers", figures.time("2 workers, again", many) / two, 1.0, at_scale),
+        Bound(f"time per organization, {many:,} / {few:,}", growth, 1.25, at_scale),
+        Bound(
+            f"peak memory, {many:,} / {few:,}", figures.peak_memory[many] / figures.peak_memory[few], 1.1, judged=True
+        ),
+        Bound("different ledgers", len(set(figures.ledgers.values())), 1, judged=True),
+    ]
+
+
+def _print(console: Console, figures: Figures, sizes: list[Size], bounds: list[Bound]) -> None:
+    many = sizes[-1].organizations
+    bare = min(figures.time(shape, many) for shape in SHAPES)
+    times = Table("what", "organizations", "seconds", "per second", "/ bare", title="Medians over the rounds")
+    for (what, organizations), rounds in figures.seconds.items():
+        seconds = median(rounds)
+        ratio = f"{seconds / bare:.2f}" if organizations == many else ""
+        times.add_row(what, f"{organizations:,}", f"{seconds:.2f}", f"{organizations / seconds:,.0f}", ratio)
+    memory = ", ".join(
+        f"{figures.peak_memory[size.organizations] / 2**20:.1f} MiB at {size.organizations:,}" for size in sizes
+    )
+    verdicts = Table("promise", "measured", "bound", "", title="Bounds")
+    for bound in bounds:
+        word = ("PASS" if bound.holds else "FAIL") if bound.judged else "not judged at this size"
+        limit = f"{'at least' if bound.at_least else 'at most'} {bound.limit:g}"
+        verdicts.add_row(bound.promise, f"{bound.value:.2f}", limit, word)
+    console.print(times, f"Peak memory of the settling process: {memory}", verdicts, sep="\n")
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.settlement",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--organizations", type=int, default=2_000_000)
+    parser.add_argument("--movements", type=int, help="of the month that is settled (default: 3 for each organization)")
+    parser.add_argument("--history", type=int, help="movements of each month before (default: 3 for 4 organizations)")
+    parser.add_argument("--months", type=int, default=24, help="months of history (default: 24)")
+    parser.add_argument("--rounds", type=int, default=2, help="how often all but the loop is measured (default: 2)")
+    parser.add_argument("--sample", type=int, default=5_000, help="organizations in the loop (default: 5000)")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the database in FOLDER, or use the one there")
+    arguments = parser.parse_args()
+    arguments.movements = arguments.movements or arguments.organizations * 3
+    arguments.history = arguments.history or arguments.organizations * 3 // 4
+    return arguments
+
+
+if __name__ == "__main__":
+    sys.exit(main())

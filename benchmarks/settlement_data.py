@@ -1,0 +1,139 @@
+"""The settlement benchmark's database: organizations in several zones and currencies, and months of movements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, text
+
+from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.migrate import migrate
+from ticketflow_orch.months import Month
+
+MONTH = Month(2026, 3)
+NOW = datetime(2026, 4, 2, 5, tzinfo=UTC)
+_UNFINISHED = "settlement_unfinished"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much there is: `movements` in the month that is settled, `history` in each of the `months` before it."""
+
+    organizations: int
+    movements: int
+    history: int
+    months: int
+
+    @property
+    def database(self) -> str:
+        """The name of its database."""
+        return f"settlement_{self.organizations}_{self.movements}_{self.history}_{self.months}"
+
+    def scaled(self, organizations: int) -> Size:
+        """As much for each organization, for another number of them."""
+        share = organizations / self.organizations
+        return Size(organizations, round(self.movements * share), round(self.history * share), self.months)
+
+
+def connect(server: EmbeddedServer, database: str = "postgres", *, connections: int = 4) -> Engine:
+    """An engine whose sessions are those of a settlement, but for the limits on time."""
+    limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
+    return connect_engine(server.url(database), "benchmark", limits=limits, connections=connections)
+
+
+def load(server: EmbeddedServer, size: Size, progress: Callable[[str], None]) -> None:
+    """Make the database of `size`, unless the cluster has it already; a load that was broken off starts anew."""
+    cluster = connect(server, connections=1)
+    with cluster.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if size.database in connection.execute(text("SELECT datname FROM pg_database")).scalars().all():
+            return
+        connection.exec_driver_sql(f"DROP DATABASE IF EXISTS {_UNFINISHED} WITH (FORCE)")
+        connection.exec_driver_sql(f"CREATE DATABASE {_UNFINISHED}")
+        migrate(server.url(_UNFINISHED))
+        database = connect(server, _UNFINISHED, connections=1)
+        with database.connect().execution_options(isolation_level="AUTOCOMMIT") as inside:
+            _fill(inside, size, progress)
+        database.dispose()
+        connection.exec_driver_sql(f"ALTER DATABASE {_UNFINISHED} RENAME TO {size.database}")
+        connection.exec_driver_sql("CHECKPOINT")
+    cluster.dispose()
+
+
+def _fill(connection: Connection, size: Size, progress: Callable[[str], None]) -> None:
+    # As a replica applies rows: no triggers and no foreign keys, row by row, for what is right by construction.
+    connection.exec_driver_sql(
+        "SET session_replication_role = replica; SET synchronous_commit = off;"
+        "SET work_mem = '256MB'; SET maintenance_work_mem = '1GB'"
+    )
+    progress(f"{size.organizations:,} organizations")
+    connection.execute(text(_organizations(size)))
+    index = connection.exec_driver_sql("SELECT pg_get_indexdef('money_movement_settlement_idx'::regclass)").scalar_one()
+    connection.exec_driver_sql("DROP INDEX money_movement_settlement_idx")
+    month, before = MONTH, []
+    for _ in range(size.months):
+        month = month.previous()
+        before.append((month, size.history))
+    offset = 0
+    for month, movements in (*reversed(before), (MONTH, size.movements)):
+        progress(f"{movements:,} movements of {month}")
+        connection.execute(text(_movements(size, month, movements, offset)))
+        offset += movements
+    progress(f"index on {offset:,} movements")
+    connection.exec_driver_sql(index)
+    progress("vacuum")
+    connection.exec_driver_sql("VACUUM (ANALYZE)")
+
+
+def _organizations(size: Size) -> str:
+    return f"""
+        INSERT INTO organization (id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
+            joined_on, left_on)
+        SELECT number, 'organization-' || number, 'Organization ' || number, timezone, currency,
+            500 + number % 6 * 100, tax, DATE '2020-01-01', CASE WHEN number % 100 = 0 THEN DATE '2025-01-31' END
+        FROM generate_series(1, {size.organizations}::bigint) AS number
+        JOIN (VALUES
+            (0, 'Europe/Madrid', 'EUR', 2100), (1, 'Europe/London', 'GBP', 2000), (2, 'Asia/Tokyo', 'JPY', 1000),
+            (3, 'America/New_York', 'USD', 0), (4, 'Pacific/Auckland', 'NZD', 1500), (5, 'Asia/Kolkata', 'INR', 1800),
+            (6, 'America/Sao_Paulo', 'BRL', 500), (7, 'Asia/Kuwait', 'KWD', 0), (8, 'Europe/Paris', 'EUR', 2000),
+            (9, 'America/Mexico_City', 'MXN', 1600)
+        ) AS country (place, timezone, currency, tax) ON place = number % 10
+        ORDER BY number
+    """
+
+
+def _movements(size: Size, month: Month, movements: int, offset: int) -> str:
+    """The statement that writes a month's movements in order of time, with ids from `offset` + 1.
+
+    The first `bases` are captures of as many organizations; each later one falls on one of those again, on some much
+    oftener than on others, and one in ten of them is a refund, chargeback or fee. Multiplying by a prime scatters them
+    over the organizations, as life does.
+    """
+    bases = min(size.organizations, movements * 2 // 3)
+    window = month.window("Europe/Madrid")
+    return f"""
+        INSERT INTO money_movement (id, external_ref, organization_id, kind, reverses_id, currency, amount,
+            commission_rate_bps, commission_tax_bps, reason, occurred_at, recorded_at)
+        SELECT {offset} + number, 'movement-' || lpad(({offset} + number)::text, 10, '0'), organization.id, kind,
+            CASE WHEN kind IN ('REFUND', 'CHARGEBACK') THEN {offset} + base END,
+            CASE WHEN base % 20 = 0 THEN 'USD' ELSE organization.currency END,
+            CASE WHEN kind = 'CAPTURE' THEN 1 ELSE -1 END * (100 + number * 48271 % 20000),
+            CASE WHEN kind = 'FEE' THEN 0 ELSE commission_rate_bps END,
+            CASE WHEN kind = 'FEE' THEN 0 ELSE commission_tax_bps END,
+            CASE WHEN kind = 'FEE' THEN 'monthly fee' END, at, at + interval '1 second'
+        FROM (
+            SELECT number, CASE WHEN number <= {bases} THEN number
+                ELSE 1 + least(number * 48271 % 2147483647, number * 69621 % 2147483647) % {bases} END AS base
+            FROM generate_series(1, {movements}::bigint) AS number
+        ) AS numbered
+        CROSS JOIN LATERAL (
+            SELECT CASE WHEN number <= {bases} THEN 'CAPTURE' WHEN number % 60 < 3 THEN 'REFUND'
+                    WHEN number % 60 = 3 THEN 'CHARGEBACK' WHEN number % 60 < 6 THEN 'FEE' ELSE 'CAPTURE' END AS kind,
+                TIMESTAMPTZ '{window.starts_at}' + (TIMESTAMPTZ '{window.ends_at}' - TIMESTAMPTZ '{window.starts_at}')
+                    * (number::float8 / {movements + 1}) AS at
+        ) AS drawn
+        JOIN organization ON organization.id = 1 + (base * 1000003 + {offset}) % {size.organizations}
+        ORDER BY number
+    """

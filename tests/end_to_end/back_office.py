@@ -1,0 +1,287 @@
+"""The whole back office as people run it, and the language that its web pages speak to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from sqlalchemy import Engine
+
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.embedded import EmbeddedServer
+
+BIN = Path(sys.executable).parent
+ASSET = "monthly_settlement"
+UNDER_WAY = ("STARTING", "STARTED", "CANCELING")
+FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
+# Generous: a run costs seconds, but the machine may be busy, and a backfill may wait half a minute for its daemon.
+PATIENCE = 180.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as the web pages show it; times in seconds since the epoch, None before it starts or ends."""
+
+    id: str
+    status: str
+    tags: Mapping[str, str]
+    started: float | None
+    ended: float | None
+
+    @property
+    def month(self) -> str:
+        return self.tags["dagster/partition"]
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A backfill whose runs have ended, in the order of their start, and the months that were seen in runs at once.
+
+    `requested` is the instant of the request, in seconds since the epoch.
+    """
+
+    requested: float
+    runs: list[Run]
+    at_once: list[list[str]]
+
+    def run(self, month: str) -> Run:
+        """The run of one of its months."""
+        return next(run for run in self.runs if run.month == month)
+
+
+@dataclass(frozen=True)
+class BackOffice:
+    """A running `ticketflow ui`: its process, its address, its home, its business database."""
+
+    process: psutil.Popen
+    address: str
+    home: Path
+    environment: Mapping[str, str]
+    engine: Engine
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        """The data that a GraphQL query gives; `variables` are its own."""
+        request = urllib.request.Request(
+            f"{self.address}/graphql",
+            json.dumps({"query": query, "variables": variables}).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer = json.load(response)
+        assert "errors" not in answer, answer["errors"]
+        return answer["data"]
+
+    def backfill(self, months: Sequence[str]) -> Backfill:
+        """Backfill the settlement as the asset's page does, until a run of each month has ended."""
+        parameters = {"assetSelection": [{"path": [ASSET]}], "partitionNames": list(months)}
+        requested = time.time()
+        launched = self.ask(LAUNCH_BACKFILL, parameters=parameters)["launchPartitionBackfill"]
+        assert launched["__typename"] == "LaunchBackfillSuccess", launched
+        at_once = []
+
+        def ended() -> list[Run] | None:
+            runs = self.runs(dagster_backfill=launched["backfillId"])
+            at_once.append([run.month for run in runs if run.status in UNDER_WAY])
+            return runs if {run.month for run in runs if run.status in FINISHED} == set(months) else None
+
+        runs = self.wait_for(ended, f"the backfill of {months}")
+        return Backfill(requested, sorted(runs, key=lambda run: run.started or 0), at_once)
+
+    def materialize(self, month: str, **config: Any) -> str:
+        """Launch the settlement of one month as the asset's page does; returns the run's id."""
+        parameters = {
+            "selector": {
+                "pipelineName": "__ASSET_JOB",
+                "repositoryName": "__repository__",
+                "repositoryLocationName": "ticketflow",
+                "assetSelection": [{"path": [ASSET]}],
+            },
+            "runConfigData": {"ops": {ASSET: {"config": config}}},
+            "executionMetadata": {"tags": [{"key": "dagster/partition", "value": month}]},
+        }
+        return _launched(self.ask(LAUNCH_RUN, parameters=parameters)["launchPipelineExecution"])
+
+    def execute_again(self, run_id: str) -> str:
+        """Launch a run again, as the button on its page does; returns the new run's id."""
+        parameters = {"parentRunId": run_id, "strategy": "ALL_STEPS"}
+        return _launched(self.ask(LAUNCH_AGAIN, parameters=parameters)["launchPipelineReexecution"])
+
+    def stop_schedule(self, name: str) -> None:
+        """Switch a schedule off, as its switch on the schedules' page does."""
+        selector = {"scheduleName": name, "repositoryName": "__repository__", "repositoryLocationName": "ticketflow"}
+        schedule = self.ask(SCHEDULE, selector=selector)["scheduleOrError"]
+        stopped = self.ask(STOP_SCHEDULE, id=schedule["id"])["stopRunningSchedule"]
+        assert stopped["__typename"] == "ScheduleStateResult", stopped
+
+    def runs(self, **tags: str) -> list[Run]:
+        """The runs that carry all of `tags` (the first `_` stands for `/`), newest first."""
+        wanted = [{"key": name.replace("_", "/", 1), "value": value} for name, value in tags.items()]
+        found = self.ask(RUNS, filter={"tags": wanted})["runsOrError"]["results"]
+        return [_run(run) for run in found]
+
+    def run(self, run_id: str) -> Run:
+        return _run(self.ask(RUN, id=run_id)["runOrError"])
+
+    def wait_for_run(self, run_id: str) -> Run:
+        """The run, once it has ended."""
+        return self.wait_for(lambda: run if (run := self.run(run_id)).status in FINISHED else None, f"run {run_id}")
+
+    def events(self, run_id: str) -> list[dict[str, Any]]:
+        """The events of a run: `eventType`, `message`, `timestamp` (milliseconds since the epoch, as text)."""
+        return list(self.ask(EVENTS, id=run_id)["logsForRun"]["events"])
+
+    def failure(self, run_id: str) -> str:
+        """What a failed run says to people: the description of its step's failure."""
+        return " ".join(
+            event["failureMetadata"]["description"] for event in self.events(run_id) if event.get("failureMetadata")
+        )
+
+    def metadata(self, month: str) -> dict[str, dict[str, Any]]:
+        """The metadata entries of a month's latest materialization, by label; none when there is none."""
+        nodes = self.ask(MATERIALIZATION, key={"path": [ASSET]}, months=[month])["assetOrError"][
+            "assetMaterializations"
+        ]
+        return {entry["label"]: entry for entry in nodes[0]["metadataEntries"]} if nodes else {}
+
+    def wait_for(self, look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
+        """What `look` returns once it is something; fails after `patience` seconds, with what the processes said."""
+        deadline = time.monotonic() + patience
+        while not (seen := look()):
+            assert self.process.poll() is None, f"`ticketflow ui` has ended:\n{self.last_words()}"
+            assert time.monotonic() < deadline, f"waited {patience:g} s for {what} in vain:\n{self.last_words()}"
+            time.sleep(0.2)
+        return seen
+
+    def last_words(self) -> str:
+        """The ends of all logs."""
+        return "\n".join(
+            f"--- {log.name}\n" + "\n".join(log.read_text("utf-8", errors="replace").splitlines()[-15:])
+            for log in sorted((self.home / "logs").glob("*.log"))
+        )
+
+
+@contextmanager
+def opened(home: Path, **variables: str) -> Iterator[BackOffice]:
+    """`ticketflow ui` in `home`, ready to be used; ended, with its Postgres, when the block ends, however it ends."""
+    port = _free_port()
+    logs = home / "logs"
+    logs.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "TICKETFLOW_HOME": str(home), **variables}
+    with (logs / "ui.log").open("wb") as output:
+        process = psutil.Popen(
+            [BIN / "ticketflow", "ui", "--port", str(port)], cwd=home, env=environment, stdout=output, stderr=output
+        )
+    server = EmbeddedServer(home)
+    engine = connect_engine(server.url("ticketflow"), "end to end")
+    office = BackOffice(process, f"http://127.0.0.1:{port}", home, environment, engine)
+    try:
+        office.wait_for(lambda: "TicketFlow is at" in (logs / "ui.log").read_text("utf-8"), "`ticketflow ui`")
+        yield office
+    finally:
+        engine.dispose()
+        _end(process)
+        server.stop("immediate")
+
+
+def _end(process: psutil.Popen) -> None:
+    if process.poll() is not None:
+        return
+    family = [process, *process.children(recursive=True)]
+    process.terminate()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    for survivor in alive:
+        survivor.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _launched(answer: Mapping[str, Any]) -> str:
+    assert answer["__typename"] == "LaunchRunSuccess", answer
+    return str(answer["run"]["runId"])
+
+
+def _run(node: Mapping[str, Any]) -> Run:
+    tags = {tag["key"]: tag["value"] for tag in node["tags"]}
+    return Run(node["runId"], node["status"], tags, node["startTime"], node["endTime"])
+
+
+LAUNCH_BACKFILL = """
+mutation ($parameters: LaunchBackfillParams!) {
+  launchPartitionBackfill(backfillParams: $parameters) {
+    __typename ... on LaunchBackfillSuccess { backfillId } ... on PythonError { message }
+  }
+}
+"""
+
+_LAUNCHED = "{ __typename ... on LaunchRunSuccess { run { runId } } ... on PythonError { message } }"
+
+LAUNCH_RUN = f"""
+mutation ($parameters: ExecutionParams!) {{ launchPipelineExecution(executionParams: $parameters) {_LAUNCHED} }}
+"""
+
+LAUNCH_AGAIN = f"""
+mutation ($parameters: ReexecutionParams!) {{
+  launchPipelineReexecution(reexecutionParams: $parameters) {_LAUNCHED}
+}}
+"""
+
+SCHEDULE = """
+query ($selector: ScheduleSelector!) { scheduleOrError(scheduleSelector: $selector) { ... on Schedule { id } } }
+"""
+
+STOP_SCHEDULE = """
+mutation ($id: String!) {
+  stopRunningSchedule(id: $id) { __typename ... on PythonError { message } }
+}
+"""
+
+_RUN = "{ runId status startTime endTime tags { key value } }"
+
+RUNS = f"query ($filter: RunsFilter!) {{ runsOrError(filter: $filter) {{ ... on Runs {{ results {_RUN} }} }} }}"
+
+RUN = f"query ($id: ID!) {{ runOrError(runId: $id) {{ ... on Run {_RUN} }} }}"
+
+EVENTS = """
+query ($id: ID!) {
+  logsForRun(runId: $id) {
+    ... on EventConnection {
+      events {
+        ... on MessageEvent { eventType message timestamp }
+        ... on ExecutionStepFailureEvent { failureMetadata { description } }
+      }
+    }
+  }
+}
+"""
+
+MATERIALIZATION = """
+query ($key: AssetKeyInput!, $months: [String!]) {
+  assetOrError(assetKey: $key) {
+    ... on Asset {
+      assetMaterializations(partitions: $months, limit: 1) {
+        metadataEntries {
+          __typename label
+          ... on IntMetadataEntry { intValue }
+          ... on FloatMetadataEntry { floatValue }
+          ... on MarkdownMetadataEntry { mdStr }
+          ... on TableMetadataEntry { table { records } }
+        }
+      }
+    }
+  }
+}
+"""

@@ -1,0 +1,42 @@
+"""One back office for all end-to-end tests, and the first thing that ever happens in it: a backfill."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.end_to_end import sales
+from tests.end_to_end.back_office import Backfill, BackOffice, opened
+
+BACKFILLED = [f"2024-{number:02d}" for number in range(1, 7)]
+BAD_MONTH = "2024-04"
+
+
+@pytest.fixture(scope="session")
+def fresh_office(scratch: Path) -> Iterator[BackOffice]:
+    """A back office in which nothing has run yet. The schedule is off: its hour may come while the tests run."""
+    home = scratch / "office"
+    with opened(
+        home,
+        TICKETFLOW_FIRST_MONTH=sales.FIRST_MONTH,
+        TICKETFLOW_FIXED_CLOCK=sales.NOW,
+        TICKETFLOW_PARKED_LIMIT="0",
+    ) as office:
+        office.stop_schedule("settlement_schedule")
+        sales.sell(office.engine)
+        yield office
+
+
+@pytest.fixture(scope="session")
+def first_backfill(fresh_office: BackOffice) -> Backfill:
+    """Six months, one of which holds amounts that no ledger entry can hold."""
+    sales.flood(fresh_office.engine, BAD_MONTH)
+    return fresh_office.backfill(BACKFILLED)
+
+
+@pytest.fixture(scope="session")
+def office(fresh_office: BackOffice, first_backfill: Backfill) -> BackOffice:
+    """The back office for tests that need no fresh one, whatever order they run in."""
+    return fresh_office

@@ -1,0 +1,122 @@
+"""A backfill in a fresh back office, one month of it bad; and months that are mended, killed, refused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import text
+
+from tests.end_to_end.back_office import BIN, Backfill, BackOffice
+from tests.end_to_end.conftest import BACKFILLED, BAD_MONTH
+from tests.end_to_end.sales import ORGANIZATIONS, drain, due, posted
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_the_first_backfill_of_all_never_settles_two_months_at_once(first_backfill: Backfill) -> None:
+    assert [run.month for run in first_backfill.runs if run.status != "SUCCESS"] == [BAD_MONTH]
+    assert all(earlier.ended <= later.started for earlier, later in pairwise(first_backfill.runs))
+    assert max(map(len, first_backfill.at_once)) == 1
+
+
+def test_every_month_of_a_backfill_is_in_the_ledger_and_shows_its_figures(office: BackOffice) -> None:
+    for month in BACKFILLED:
+        if month == BAD_MONTH:
+            continue
+        assert posted(office.engine, month) == due(month)
+        metadata = office.metadata(month)
+        assert metadata["organizations"]["intValue"] == ORGANIZATIONS
+        assert metadata["rows new"]["intValue"] == ORGANIZATIONS
+        assert metadata["net EUR (minor units)"]["intValue"] == sum(due(month).values())
+        assert month in metadata["net EUR, months so far"]["mdStr"]
+
+
+def test_a_bad_month_is_red_alone_says_why_and_is_green_again_once_mended(
+    office: BackOffice, first_backfill: Backfill
+) -> None:
+    bad = first_backfill.run(BAD_MONTH)
+    assert "another one fails (bigint out of range)" in office.failure(bad.id)
+
+    drain(office.engine, BAD_MONTH)
+    again = office.wait_for_run(office.execute_again(bad.id))
+
+    assert again.status == "SUCCESS", office.failure(again.id)
+    assert again.tags["dagster/parent_run_id"] == bad.id
+    assert posted(office.engine, BAD_MONTH) == due(BAD_MONTH)
+
+
+def test_a_month_that_is_not_over_everywhere_is_refused_by_name(office: BackOffice) -> None:
+    run = office.wait_for_run(office.materialize("2025-06"))
+    assert run.status == "FAILURE"
+    assert office.failure(run.id) == (
+        "2025-06 is not over in Pacific/Pago_Pago before 2025-07-01T11:00:00+00:00, "
+        "and it is 2025-07-01T05:00:00+00:00; settle it from then on."
+    )
+    assert posted(office.engine, "2025-06") == {}
+
+
+def test_a_month_whose_writers_do_not_end_is_red_until_they_have(office: BackOffice) -> None:
+    with office.engine.connect() as writer:
+        writer.execute(text("LOCK TABLE money_movement IN ROW EXCLUSIVE MODE"))  # as an INSERT that is not committed
+        red = office.wait_for_run(office.materialize("2024-10", writer_wait=0.5))
+    assert "Still writing movements after 0.5 s" in office.failure(red.id)
+
+    green = office.wait_for_run(office.execute_again(red.id))
+    assert green.status == "SUCCESS"
+    assert posted(office.engine, "2024-10") == due("2024-10")
+
+
+def test_a_run_killed_half_way_is_noticed_and_run_again_from_where_it_was(office: BackOffice) -> None:
+    month = "2024-11"
+    killed = office.materialize(month, chunk_size=1, chunk_pause=0.5)
+    office.wait_for(lambda: posted(office.engine, month), "the first chunks")
+    worker_of(office, killed).kill()
+
+    assert office.wait_for_run(killed).status == "FAILURE"
+    again = office.wait_for(lambda: office.runs(dagster_parent_run_id=killed), "the retry")[0]
+    again = office.wait_for_run(again.id)
+
+    assert again.status == "SUCCESS", office.failure(again.id)
+    assert office.run(killed).ended <= again.started
+    assert posted(office.engine, month) == due(month)
+    assert workers_of_ledger(office, month) == {killed, again.id}
+
+
+@pytest.mark.parametrize(
+    ("command", "month"),
+    [
+        ("dagster asset materialize -m ticketflow_orch.definitions --select monthly_settlement", "2024-08"),
+        ("dg launch --assets monthly_settlement", "2024-09"),
+    ],
+    ids=["dagster asset materialize", "dg launch"],
+)
+def test_an_engineers_plain_command_settles_a_month_on_the_same_instance(
+    office: BackOffice, command: str, month: str
+) -> None:
+    shell = f'PATH={BIN}:$PATH; variables=$(ticketflow env) && eval "$variables" && {command} --partition {month}'
+    subprocess.run(["bash", "-ec", shell], check=True, env=office.environment, cwd=REPOSITORY, timeout=120)
+    assert [run.status for run in office.runs(dagster_partition=month)] == ["SUCCESS"]
+    assert posted(office.engine, month) == due(month)
+    assert office.metadata(month)["organizations"]["intValue"] == ORGANIZATIONS
+
+
+def worker_of(office: BackOffice, run_id: str) -> psutil.Process:
+    """The process that executes a run, as the run's log names it; one that `ticketflow ui` started."""
+    log = " ".join(event["message"] for event in office.events(run_id))
+    named = re.search(r"Started process for run \(pid: (\d+)\)", log)
+    assert named is not None
+    return next(child for child in office.process.children(recursive=True) if child.pid == int(named[1]))
+
+
+def workers_of_ledger(office: BackOffice, month: str) -> set[str]:
+    """The runs that posted the month's entries."""
+    with office.engine.connect() as connection:
+        found = connection.execute(
+            text("SELECT DISTINCT run_id FROM ledger_entry WHERE month = :month"), {"month": f"{month}-01"}
+        )
+        return set(found.scalars())
