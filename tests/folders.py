@@ -129,3 +129,9 @@ def counts(engine: Engine) -> dict[str, int]:
             table: connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one()
             for table in (*TABLES, "data_import")
         }
+
+
+def column(engine: Engine, query: str) -> list[Any]:
+    """The first column of what the query finds."""
+    with engine.connect() as connection:
+        return list(connection.execute(text(query)).scalars())

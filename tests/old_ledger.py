@@ -53,9 +53,10 @@ class Load:
     """A reader and a writer that know no `sequence`, both with little patience, until the block ends."""
 
     FIRST = 1_000_000
+    PATIENCE = LOCK_TIMEOUT + 2
 
     def __init__(self, url: URL) -> None:
-        limits = SessionLimits(statement_timeout=LOCK_TIMEOUT + 1)
+        limits = SessionLimits(statement_timeout=self.PATIENCE)
         self._engine = connect_engine(url, "old code", limits=limits, connections=2)
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(2)

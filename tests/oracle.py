@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from random import Random
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.months import zone
 
@@ -89,19 +89,22 @@ def without_zeros(by_key: Mapping[Key, tuple[int, ...]]) -> dict[Key, tuple[int,
 
 def record(engine: Engine, movements: Sequence[Movement]) -> None:
     """Write the movements as the application would, in one transaction."""
-    if not movements:
-        return
     with engine.begin() as connection:
-        connection.execute(
-            text("""
-                INSERT INTO money_movement (id, external_ref, organization_id, kind, is_void, reverses_id, currency,
-                    amount, commission_rate_bps, commission_tax_bps, reason, occurred_at)
-                VALUES (:id, 'recorded-' || CAST(:id AS bigint), :organization_id, CAST(:kind AS text), :is_void,
-                    :reverses_id, :currency, :amount, :commission_rate_bps, :commission_tax_bps,
-                    CASE WHEN CAST(:kind AS text) IN ('FEE', 'MANUAL') THEN 'as agreed' END, :occurred_at)
-            """),
-            [asdict(movement) for movement in movements],
-        )
+        write(connection, movements)
+
+
+def write(connection: Connection, movements: Sequence[Movement]) -> None:
+    """Write the movements in the transaction that is open."""
+    connection.execute(
+        text("""
+            INSERT INTO money_movement (id, external_ref, organization_id, kind, is_void, reverses_id, currency,
+                amount, commission_rate_bps, commission_tax_bps, reason, occurred_at)
+            VALUES (:id, 'recorded-' || CAST(:id AS bigint), :organization_id, CAST(:kind AS text), :is_void,
+                :reverses_id, :currency, :amount, :commission_rate_bps, :commission_tax_bps,
+                CASE WHEN CAST(:kind AS text) IN ('FEE', 'MANUAL') THEN 'as agreed' END, :occurred_at)
+        """),
+        [asdict(movement) for movement in movements],
+    )
 
 
 class Business:

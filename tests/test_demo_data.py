@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from tests.copies import shared_database
 from tests.folders import counts
-from ticketflow_orch.demo_data import _batches, load_demo
+from ticketflow_orch.demo_data import demo_batches, load_demo
 from ticketflow_orch.demo_data.world import PLACES
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
@@ -30,7 +30,7 @@ def rows(engine: Engine, query: str) -> list[Any]:
 
 
 def drawn(last: Month = LAST, organizations: int = 30, seed: int = 1) -> list[tuple[str, list[Any]]]:
-    return [(batch.kind.name, list(batch.rows)) for batch in _batches(Month(2026, 1), last, organizations, seed)]
+    return [(batch.kind.name, list(batch.rows)) for batch in demo_batches(Month(2026, 1), last, organizations, seed)]
 
 
 def test_the_same_seed_and_months_make_the_same_rows_and_others_do_not() -> None:
@@ -79,7 +79,7 @@ def test_any_size_keeps_the_rules_of_an_import(engine: Engine) -> None:
 
 def test_it_streams_a_few_organizations_at_a_time() -> None:
     sizes = Counter[str]()
-    for batch in _batches(Month(2026, 1), LAST, 120, 1):
+    for batch in demo_batches(Month(2026, 1), LAST, 120, 1):
         sizes[batch.kind.name] += 1
     assert sizes == {kind.name: 3 for kind in KINDS}
 

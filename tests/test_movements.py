@@ -31,9 +31,7 @@ def test_a_movement_carries_the_sign_of_its_kind(engine: Engine, kind: str, sign
     organization = add_organization(engine)
     reversed_kind = {"REFUND": "CAPTURE", "CHARGEBACK": "CAPTURE", "CHARGEBACK_REVERSAL": "CHARGEBACK"}.get(kind)
     capture = add_movement(engine, organization, 100, "2026-03-10T10:00")
-    chargeback = add_movement(
-        engine, organization, -100, "2026-03-10T10:00", kind="CHARGEBACK", reverses_id=capture
-    )  # fmt: skip
+    chargeback = add_movement(engine, organization, -100, "2026-03-10T10:00", kind="CHARGEBACK", reverses_id=capture)
     target = {"CAPTURE": capture, "CHARGEBACK": chargeback, None: None}[reversed_kind]
     free = {"commission_rate_bps": 0, "commission_tax_bps": 0, "reason": "r"} if kind in {"FEE", "MANUAL"} else {}
     values = {"kind": kind, **free}
@@ -58,9 +56,7 @@ def reversible(engine: Engine) -> dict[str, int]:
     ids["voided"] = add_movement(engine, organization, 100, "2026-03-10T10:00")
     ids["void"] = add_void(engine, ids["voided"])
     for name, kind in (("refund", "REFUND"), ("chargeback", "CHARGEBACK")):
-        ids[name] = add_movement(
-            engine, organization, -100, "2026-03-11T10:00", kind=kind, reverses_id=ids["capture"]
-        )  # fmt: skip
+        ids[name] = add_movement(engine, organization, -100, "2026-03-11T10:00", kind=kind, reverses_id=ids["capture"])
     return ids
 
 
@@ -72,9 +68,7 @@ def reverse(engine: Engine, ids: Mapping[str, int], row: Mapping[str, Any]) -> N
     values = {"organization": "organization", "occurred_at": "2026-03-20T10:00", **row}
     if "reverses" in values:
         values["reverses_id"] = ids[values.pop("reverses")]
-    add_movement(
-        engine, ids[values.pop("organization")], values.pop("amount"), values.pop("occurred_at"), **values
-    )  # fmt: skip
+    add_movement(engine, ids[values.pop("organization")], values.pop("amount"), values.pop("occurred_at"), **values)
 
 
 UNFITTING = [
@@ -150,7 +144,7 @@ def test_the_database_says_when_a_movement_was_recorded(engine: Engine) -> None:
         connection.rollback()
         movement = add_movement(
             engine, add_organization(engine), 100, "2026-03-10T10:00", recorded_at=instant("2000-01-01")
-        )  # fmt: skip
+        )
         row = connection.execute(
             text("SELECT recorded_at, clock_timestamp() AS after FROM money_movement WHERE id = :id"), {"id": movement}
         ).one()

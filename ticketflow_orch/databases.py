@@ -69,11 +69,11 @@ def resolve(settings: Settings) -> Databases:
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[Databases]:
+def serving(settings: Settings, patience: float = 60) -> Iterator[Databases]:
     """Both databases, existing and answering, for as long as the block lasts.
 
     The embedded server is started when it does not run. The last process to leave such a block stops it, whoever
-    started it, unless `ensure_running` asked for it to stay.
+    started it, unless `ensure_running` asked for it to stay; in order if that takes no longer than `patience` seconds.
 
     Raises:
         InputError: a database cannot be reached or made; one sentence says which and why.
@@ -83,7 +83,7 @@ def serving(settings: Settings) -> Iterator[Databases]:
         _require(databases)
         yield databases
         return
-    with _kept_by_us(databases.embedded):
+    with _kept_by_us(databases.embedded, patience):
         databases.embedded.start()
         _require(databases)
         yield databases
@@ -99,7 +99,7 @@ def ensure_running(settings: Settings) -> Databases:
     if databases.embedded is None:
         _require(databases)
         return databases
-    with _kept_by_us(databases.embedded):
+    with _kept_by_us(databases.embedded, patience=60):
         (databases.embedded.directory / "postgres.stays").touch()
         databases.embedded.start()
         _require(databases)
@@ -186,7 +186,7 @@ def _created(url: URL) -> bool:
 
 
 @contextmanager
-def _kept_by_us(server: EmbeddedServer) -> Iterator[None]:
+def _kept_by_us(server: EmbeddedServer, patience: float) -> Iterator[None]:
     """Count this process among the users of `server`; the last one to leave stops it.
 
     The count is a shared file lock, so that the kernel strikes off a process that was killed.
@@ -198,7 +198,7 @@ def _kept_by_us(server: EmbeddedServer) -> Iterator[None]:
             yield
         finally:
             if _is_alone(users) and not (server.directory / "postgres.stays").exists():
-                server.stop()
+                server.stop(patience=patience)
 
 
 def _share(users: IO[str]) -> None:

@@ -114,13 +114,22 @@ class EmbeddedServer:
                 raise InputError(f"The embedded Postgres in {self.data} would not start: {' '.join(last)}") from None
             return True
 
-    def stop(self, mode: str = "fast") -> bool:
-        """Stop the server; returns whether it was running. `mode` is pg_ctl's: smart, fast or immediate."""
+    def stop(self, mode: str = "fast", patience: float = 60) -> bool:
+        """Stop the server; returns whether it was running. `mode` is pg_ctl's: smart, fast or immediate.
+
+        What takes longer than `patience` seconds is cut short: nothing is lost, but the next start has to recover.
+        """
         with FileLock(self.directory / "postgres.lock"):
-            running = self.pid() is not None
-            if running:
-                self._run("pg_ctl", "stop", "-w", "-t", "60", "-s", "-m", mode, "-D", str(self.data))
-            return running
+            if self.pid() is None:
+                return False
+            self._run("pg_ctl", "stop", "-W", "-s", "-m", mode, "-D", str(self.data))
+            deadline = time.monotonic() + patience
+            while self.pid() is not None:
+                if time.monotonic() > deadline:
+                    self._run("pg_ctl", "stop", "-w", "-t", "60", "-s", "-m", "immediate", "-D", str(self.data))
+                    break
+                time.sleep(0.02)
+            return True
 
     def remove(self) -> None:
         """Stop the server at once and delete all that it stored."""

@@ -45,13 +45,15 @@ class Instance:
 
 
 @contextmanager
-def running(settings: Settings, pools: Iterable[str] = POOLS) -> Iterator[Instance]:
-    """A bootstrapped instance for as long as the block lasts; an embedded server is stopped by its last user.
+def running(settings: Settings, pools: Iterable[str] = POOLS, patience: float = 60) -> Iterator[Instance]:
+    """A bootstrapped instance for as long as the block lasts; its embedded server is stopped by its last user.
+
+    The stop is in order if that takes no longer than `patience` seconds.
 
     Raises:
         InputError: a database cannot be reached, or is ahead of this code.
     """
-    with serving(settings) as databases:
+    with serving(settings, patience) as databases:
         yield bootstrap(settings, databases, pools)
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +17,7 @@ from sqlalchemy import Connection, Engine, event, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
-from tests.chaos.books import CHUNK_SIZE, Books, fill, read_books
+from tests.chaos.books import CHUNK_SIZE, CHUNKS, Books, fill, read_books
 from tests.sessions import becomes
 from tests.test_settlement import settle
 from ticketflow_orch.database import connect_engine
@@ -82,11 +83,11 @@ def doomed(scratch: Path) -> Iterator[EmbeddedServer]:
 def test_a_server_that_crashes_keeps_every_chunk_that_was_committed(doomed: EmbeddedServer, clean: Books) -> None:
     engine = connect_engine(doomed.url(), "chaos", connections=6)
     fill(engine)
-    for _ in range(CRASHES):
+    for crash in range(1, CRASHES + 1):
+        enough = min(5 * crash, CHUNKS)
         with ThreadPoolExecutor(1) as thread:
-            seen_before = committed_chunks(engine)
-            run = thread.submit(settle, engine, chunk_size=2, chunk_pause=0.05)
-            assert becomes(lambda seen=seen_before: len(committed_chunks(engine)) >= len(seen) + 5, unless=run.done)
+            run = thread.submit(settle, engine, chunk_size=CHUNK_SIZE // 2, chunk_pause=0.05)
+            assert becomes(partial(has_committed, engine, enough), unless=run.done)
             seen = committed_chunks(engine)
             doomed.stop("immediate")
             assert isinstance(run.exception(timeout=60), OperationalError)
@@ -96,6 +97,10 @@ def test_a_server_that_crashes_keeps_every_chunk_that_was_committed(doomed: Embe
     assert read_books(engine) == clean
     assert settle(engine).changed_nothing
     engine.dispose()
+
+
+def has_committed(engine: Engine, chunks: int) -> bool:
+    return len(committed_chunks(engine)) >= chunks
 
 
 def committed_chunks(engine: Engine) -> set[Any]:

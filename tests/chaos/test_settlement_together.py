@@ -18,7 +18,7 @@ def test_runs_of_one_month_share_its_pass_and_end_when_it_is_settled(
     engine: Engine, clean: Books, start_settler: Callable[..., Settler], processes: int, workers: int
 ) -> None:
     settlers = [
-        start_settler(workers=workers, chunk_size=CHUNK_SIZE // 2, chunk_pause=0.05 * processes)
+        start_settler(workers=workers, chunk_size=CHUNK_SIZE // 2, chunk_pause=0.02 * processes)
         for _ in range(processes)
     ]
     for settler in settlers:

@@ -48,3 +48,4 @@ def backfill(page: Page, asset: str, months: str) -> None:
 def open_month(page: Page, asset: str, month: str) -> None:
     """Open what the pages have to say about one month."""
     page.goto(f"/assets/{asset}?view=partitions&partition={month}")
+    page.get_by_text("Latest materialization").wait_for()

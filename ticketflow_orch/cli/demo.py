@@ -24,10 +24,11 @@ def demo(
     from ticketflow_orch.cli.month_runs import settle_months
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.cli.settle import report
-    from ticketflow_orch.cli.terminal import console
+    from ticketflow_orch.cli.terminal import console, rows_shown
     from ticketflow_orch.clock import now
     from ticketflow_orch.demo_data import load_demo
-    from ticketflow_orch.months import Month
+    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.months import Month, months_between
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.due import months_over
 
@@ -35,10 +36,16 @@ def demo(
     business_now = now(settings().fixed_clock)
     # The month before last is over in every zone on earth, whatever hour it is here.
     last = Month.of_instant(business_now, "Pacific/Pago_Pago").previous()
+    first = Month.parse(settings().first_month)
+    partitions = len(list(months_between(first, last)))
+    if months > partitions:
+        raise InputError(f"{first} to {last} are {partitions} months, not {months}; set TICKETFLOW_FIRST_MONTH.")
     with instance_and_database("demo") as engine:
-        out.print(str(load_demo(engine, last, months=months, organizations=organizations)))
+        with rows_shown() as progress:
+            loaded = load_demo(engine, last, months=months, organizations=organizations, progress=progress)
+        out.print(str(loaded))
         with engine.connect() as connection:
-            over = months_over(connection, business_now, Month.parse(settings().first_month))
+            over = months_over(connection, business_now, first)
         runs = list(settle_months(engine, over, tags={"ticketflow/demo": "true"}))
         green = [report(run) for run in runs].count(False) == 0
         if over:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ticketflow_orch.cli.session import database
-from ticketflow_orch.cli.terminal import console
+from ticketflow_orch.cli.terminal import console, rows_shown
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,24 +39,12 @@ def import_(
             typer.echo(str(undo_import(engine, undo)))
         elif folder is not None:
             try:
-                with _progress() as progress:
+                with rows_shown() as progress:
                     result = import_folder(engine, folder, Month.parse(settings().first_month), progress)
             except ImportRefused as refusal:
                 _list_problems(refusal)
                 raise
             typer.echo(str(result))
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
-    """Something to tell the step and its rows done; shown on a terminal only."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    target = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=target, transient=True, disable=not target.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda step, rows: bar.update(task, description=f"{step}: {rows:,} rows")
 
 
 def _list_problems(refusal: ImportRefused) -> None:

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-# Together with the stop of an embedded server and our own end this stays well below five seconds. A run that needs
-# longer to write down that it was interrupted is failed, and retried, by the next start.
+# What the processes get to end in order, and then the embedded server; together with our own end well below five
+# seconds. A run that needs longer to write down that it was interrupted is failed, and retried, by the next start.
 _GRACE = 2.0
+_PATIENCE = 1.5
 _LONGEST_START = 180.0
 
 
@@ -60,7 +61,7 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
 
     _refuse_unusable(port)
     home = settings.home.absolute()
-    with _alone(home) as lock, _interrupted_once(), running(settings) as instance:
+    with _alone(home) as lock, _interrupted_once(), running(settings, patience=_PATIENCE) as instance:
         with DagsterInstance.get() as dagster:
             end_runs_without_worker(dagster)
         ending = _flag_for_signals()

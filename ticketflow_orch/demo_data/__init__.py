@@ -65,9 +65,10 @@ def load_demo(
         first_month = first_month.previous()
     source = f"demo {first_month} to {last_month}, {organizations} organizations, seed {seed}"
     with import_turn(engine) as connection:
-        for present in _data_sets(connection):
-            return present
-        batches = _batches(first_month, last_month, organizations, seed)
+        present = _data_sets(connection)
+        if present:
+            return present[0]
+        batches = demo_batches(first_month, last_month, organizations, seed)
         import_batches(connection, source, batches, first_month, progress)
         (demo,) = _data_sets(connection)
     vacuum(engine, demo.rows.tables())
@@ -90,7 +91,8 @@ def _data_sets(connection: Connection) -> list[DemoData]:
     ]
 
 
-def _batches(first_month: Month, last_month: Month, organizations: int, seed: int) -> Iterator[Batch]:
+def demo_batches(first_month: Month, last_month: Month, organizations: int, seed: int) -> Iterator[Batch]:
+    """The rows of a demo data set as an import takes them, a few organizations at a time."""
     budgets = _budgets(organizations, len(list(months_between(first_month, last_month))), seed)
     done = dict.fromkeys(KINDS, 0)
     for start in range(0, organizations, _ORGANIZATIONS_PER_BATCH):
