@@ -49,3 +49,9 @@ clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
+
+.PHONY: chaos
+chaos: $(INSTALLED) ## settle under many more kills, crashes and random movements than the tests do (ARGS=…)
+	CHAOS_ROUNDS=20 CHAOS_KILLS=40 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 CHAOS_MOVEMENTS=10000 CHAOS_SECONDS=60 \
+		$(BIN)/python -m pytest --timeout=1800 tests/chaos tests/test_settlement_late_movements.py \
+		tests/test_settlement_amounts.py $(ARGS)

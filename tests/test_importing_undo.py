@@ -18,7 +18,7 @@ from ticketflow_orch.database import connect_engine
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import Counts, UndoResult, import_folder, undo_import
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.passes import IncompleteSettlementError, wait_for_writers
+from ticketflow_orch.settlement.passes import IncompleteSettlementError, begin_or_join, wait_for_writers
 
 FIRST = Month(2026, 1)
 GONE = {"organization": 0, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 1}
@@ -110,9 +110,9 @@ def test_a_settlement_that_begins_meanwhile_waits_for_the_undo(engine: Engine, u
     @event.listens_for(undoing, "after_cursor_execute")
     def look(*arguments: Any) -> None:
         if "settlement_pass" in arguments[2]:
-            begin_pass(engine)
+            settlement, _ = begin_or_join(engine, Month(2026, 3))
             with pytest.raises(IncompleteSettlementError, match="undoing"):
-                wait_for_writers(engine, 0.1)
+                wait_for_writers(engine, settlement, 0.1)
             waited.append(True)
 
     undo_import(undoing, import_id)

@@ -294,7 +294,7 @@ def stopped_while_numbering(engine: Engine) -> Iterator[Session]:
             RETURN NEW;
         END $$;
         CREATE TRIGGER zz_gate BEFORE UPDATE ON ledger_entry FOR EACH ROW
-            WHEN (NEW.organization_id > 16000) EXECUTE FUNCTION gate()
+            WHEN (NEW.organization_id > 16900) EXECUTE FUNCTION gate()
     """
     execute(engine, gate_for_late_organizations)
     with two_sessions(engine) as (keeper, _):

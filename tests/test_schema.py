@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -165,9 +166,9 @@ MACHINES = [
     ),
     Machine(
         "settlement_pass",
-        {("RUNNING", "DONE")},
+        {("RUNNING", "DONE"), ("RUNNING", "GIVEN_UP")},
         {"month": "'2026-05-01'", "pass": "1", "cutoff": STAMP, "planned_at": STAMP},
-        {"finished_at": {"DONE"}},
+        {"finished_at": {"DONE", "GIVEN_UP"}},
     ),
     Machine(
         "settlement_chunk",
@@ -196,6 +197,10 @@ MACHINES = [
         {"lease_until": {"PROCESSING"}, "finished_at": {"COMPLETED", "FAILED"}},
     ),
 ]  # fmt: skip
+
+
+def machine_of(table: str) -> Machine:
+    return next(machine for machine in MACHINES if machine.table == table)
 
 
 @pytest.fixture
@@ -236,7 +241,7 @@ def test_an_unknown_state_is_refused(surrounded: Engine, machine: Machine) -> No
 
 @pytest.mark.parametrize("state", ["SETTLED", "CLOSED"])
 def test_a_period_that_is_settled_or_closed_stays(engine: Engine, state: str) -> None:
-    machine = next(machine for machine in MACHINES if machine.table == "settlement_period")
+    machine = machine_of("settlement_period")
     execute(engine, insertion(machine.table, machine.row | machine.values(state)))
     assert "stays so" in refusal(engine, "DELETE FROM settlement_period")
     assert "stays so" in refusal(engine, "TRUNCATE settlement_period CASCADE")
@@ -256,9 +261,67 @@ def test_one_pass_of_a_month_runs_at_a_time(engine: Engine) -> None:
 
 @pytest.mark.parametrize("change", ["payload = '{\"a\": 1}'", "event_id = gen_random_uuid()", "occurred_at = now()"])
 def test_an_outbox_event_says_the_same_on_every_attempt(engine: Engine, change: str) -> None:
-    machine = next(machine for machine in MACHINES if machine.table == "outbox_event")
+    machine = machine_of("outbox_event")
     execute(engine, insertion(machine.table, machine.row))
     assert "an outbox event never changes" in refusal(engine, f"UPDATE outbox_event SET {change}")
+
+
+# --- Rows that cannot be
+
+ORGANIZATION = {
+    "external_ref": "'o'", "name": "'o'", "timezone": "'UTC'", "currency": "'EUR'", "commission_rate_bps": "0",
+    "commission_tax_bps": "0", "joined_on": "'2020-01-01'",
+}  # fmt: skip
+PARKED = {"organization_id": "(SELECT max(id) FROM organization)", "month": "'2026-04-01'", "error": "'e'"}
+WINDOW = {"month": "'2026-04-01'", "timezone": "'UTC'", "starts_at": STAMP, "ends_at": "'2026-07-01Z'"}
+FIRING = {"job": "'j'", "scheduled_for": STAMP, "host": "'h'", "pid": "1", "run_id": "'r'", "outcome": "'ACCEPTED'"}
+REMINDER = {
+    "reservation_id": "(SELECT max(id) FROM reservation)", "kind": "'k'", "event_date": "'2026-06-01'",
+    "state": "'SKIPPED'",
+}  # fmt: skip
+IMPOSSIBLE: list[tuple[str, dict[str, str], str]] = [
+    ("currency", {"code": "'eur'", "exponent": "2"}, "currency_code_check"),
+    ("currency", {"code": "'AAA'", "exponent": "5"}, "currency_exponent_check"),
+    ("currency", {"code": "'AAA'", "exponent": "2", "payout_minimum": "-1"}, "currency_payout_minimum_check"),
+    ("organization", ORGANIZATION | {"commission_rate_bps": "10001"}, "organization_commission_rate_bps_check"),
+    ("organization", ORGANIZATION | {"commission_tax_bps": "-1"}, "organization_commission_tax_bps_check"),
+    ("organization", ORGANIZATION | {"left_on": "'2019-12-31'"}, "organization_check"),
+    ("parked_organization", PARKED | {"reason": "'r'"}, "parked_organization_check"),
+    ("parked_organization", PARKED | {"error": "NULL"}, "parked_organization_check"),
+    ("settlement_window", WINDOW | {"ends_at": STAMP}, "settlement_window_check"),
+    ("job_firing", FIRING | {"outcome": "'LOST'"}, "job_firing_outcome_check"),
+    ("reminder", REMINDER | {"state": "'LOST'"}, "reminder_state_check"),
+    ("reminder", REMINDER | {"state": "'QUEUED'"}, "reminder_check"),
+    *(
+        (table, machine_of(table).row | machine_of(table).values(state) | wrong, constraint)
+        for table, state, wrong, constraint in [
+            ("event", "OPEN", {"ends_at": "'2026-06-01Z'"}, "event_check"),
+            ("reservation", "ACTIVE", {"quantity": "0"}, "reservation_quantity_check"),
+            ("settlement_pass", "RUNNING", {"pass": "0"}, "settlement_pass_pass_check"),
+            ("settlement_pass", "DONE", {"planned_at": "NULL"}, "settlement_pass_check"),
+            ("settlement_chunk", "PLANNED", {"origin_month": "'2026-05-01'"}, "settlement_chunk_check"),
+            ("settlement_chunk", "PLANNED", {"high_id": "0"}, "settlement_chunk_check"),
+            ("outbox_event", "PENDING", {"attempts": "-1"}, "outbox_event_attempts_check"),
+            ("job_execution", "PROCESSING", {"attempt": "0"}, "job_execution_attempt_check"),
+        ]
+    ),
+]
+
+
+def test_rows_that_cannot_be_are_refused(surrounded: Engine) -> None:
+    add_reservation(surrounded, add_event(surrounded, add_organization(surrounded)))
+    for table, row, constraint in IMPOSSIBLE:
+        against = refusal(surrounded, insertion(table, row))
+        assert re.search(rf'violates check constraint "{constraint}\d*"', against), (row, against)
+
+
+def test_what_happens_once_is_written_once(surrounded: Engine) -> None:
+    add_reservation(surrounded, add_event(surrounded, add_organization(surrounded)))
+    for table, row in (("parked_organization", PARKED), ("settlement_window", WINDOW), ("reminder", REMINDER)):
+        execute(surrounded, insertion(table, row))
+        assert "violates unique constraint" in refusal(surrounded, insertion(table, row))
+    execute(surrounded, f"UPDATE parked_organization SET resolved_at = {STAMP}")
+    execute(surrounded, insertion("parked_organization", PARKED))
 
 
 # --- The ledger
@@ -287,7 +350,7 @@ def test_a_ledger_row_adds_up_and_comes_once(engine: Engine, values: dict[str, s
 def test_nothing_is_posted_into_a_month_that_is_closed_or_not_begun(engine: Engine) -> None:
     posting = insertion("ledger_entry", LEDGER_ROW)
     assert "month 2026-03 is not begun" in refusal(engine, posting)
-    machine = next(machine for machine in MACHINES if machine.table == "settlement_period")
+    machine = machine_of("settlement_period")
     execute(engine, insertion(machine.table, machine.row | machine.values("CLOSED")))
     assert "month 2026-03 is closed: post the adjustment in the first month that is not" in refusal(engine, posting)
     adjustment = {"month": "'2026-04-01'", "organization_id": "2"}

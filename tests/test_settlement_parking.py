@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import ProgrammingError
 
 from tests.rows import add_movement, add_organization, add_void
+from tests.sessions import becomes
 from tests.statements import execute
 from tests.test_settlement import MARCH, ledger, settle
 from ticketflow_orch import audit
 from ticketflow_orch.settlement import IncompleteSettlementError
-from ticketflow_orch.settlement.passes import period_state
+from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
 
 POISON = 2**62
 
@@ -92,9 +94,53 @@ def test_more_poisoned_organizations_than_may_be_parked_leave_the_month_open(eng
         with engine.connect() as connection:
             assert period_state(connection, MARCH) == "OPEN"
     result = settle(engine, parked_limit=3)
-    assert result.joined
     assert [parked.external_ref for parked in result.parked] == ["theatre 1", "theatre 2", "theatre 3"]
     assert len(ledger(engine)) == 3
+
+
+def test_a_month_that_failed_on_too_many_sees_what_was_mended_afterwards(engine: Engine) -> None:
+    good, bad = add_organization(engine), add_organization(engine)
+    add_movement(engine, good, 100, "2026-03-10T10:00")
+    poisonous = poison(engine, bad)
+    with pytest.raises(IncompleteSettlementError):
+        settle(engine, parked_limit=0)
+    for movement in poisonous:
+        add_void(engine, movement)
+    result = settle(engine, parked_limit=0)
+    assert not result.joined
+    assert sorted(ledger(engine, "organization_id", "sequence", "captures")) == [(good, 0, 100), (bad, 0, 0)]
+    with engine.connect() as connection:
+        assert period_state(connection, MARCH) == "SETTLED"
+        assert audit.dishonest_organizations(connection, MARCH).count == 0
+
+
+def test_a_pass_is_given_up_only_when_no_chunk_of_it_is_in_hand(engine: Engine) -> None:
+    for _ in range(4):
+        add_organization(engine)
+    settlement, _ = begin_or_join(engine, MARCH)
+    plan(engine, settlement, chunk_size=2)
+    with ThreadPoolExecutor(1) as pool, engine.connect() as worker:
+        worker.execute(text("SELECT FROM settlement_chunk FOR UPDATE"))
+        given_up = pool.submit(give_up, engine, settlement)
+        assert becomes(lambda: waits_for_a_lock(engine), unless=given_up.done)
+        # The worker ends with one chunk done and the other one split.
+        worker.execute(text("UPDATE settlement_chunk SET state = 'DONE', finished_at = now() WHERE low_id = 1"))
+        worker.execute(text("UPDATE settlement_chunk SET high_id = 3 WHERE low_id = 3"))
+        worker.execute(
+            text("INSERT INTO settlement_chunk (month, pass, origin_month, low_id) VALUES (:month, 1, :month, 4)"),
+            {"month": MARCH.first_day},
+        )
+        worker.commit()
+        given_up.result(timeout=10)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT low_id, state FROM settlement_chunk")).all() == [(1, "DONE")]
+        assert connection.execute(text("SELECT state FROM settlement_pass")).scalar_one() == "GIVEN_UP"
+
+
+def waits_for_a_lock(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        waiting = text("SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
+        return connection.execute(waiting).first() is not None
 
 
 def test_an_organization_that_is_poisoned_after_it_was_settled_keeps_its_row(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, event, text
 
 from tests.rows import add_movement, add_organization, instant
 from tests.sessions import Session, becomes
-from tests.statements import execute, post
+from tests.statements import LEDGER_ROW, begin_month, execute, insertion, post
 from tests.test_settlement import MARCH, close_month, ledger, settle
 from ticketflow_orch import audit
 from ticketflow_orch.errors import InputError
@@ -58,9 +58,6 @@ def writer(engine: Engine) -> Iterator[Session]:
     session.close()
 
 
-# The cutoff
-
-
 @pytest.mark.every_server
 @pytest.mark.parametrize("ending", ["commit", "rollback"])
 def test_a_pass_waits_for_who_was_writing_at_its_cutoff_and_holds_up_nobody(
@@ -76,7 +73,7 @@ def test_a_pass_waits_for_who_was_writing_at_its_cutoff_and_holds_up_nobody(
         assert not run.done()
         assert count(engine, "settlement_chunk") == 0
         writer.commit() if ending == "commit" else writer.rollback()
-        run.result(timeout=10)
+        run.result(timeout=60)
     written = 100_000 if ending == "commit" else 0
     assert captures(engine) == [(0, written)]
     settle(engine)
@@ -101,6 +98,19 @@ def test_a_transaction_that_only_reads_movements_is_not_waited_for(engine: Engin
     assert settle(engine, writer_wait=0).rows_new == 1
 
 
+def test_who_joins_a_pass_that_is_planned_does_not_wait_for_those_who_write_by_then(
+    engine: Engine, writer: Session
+) -> None:
+    organization = add_organization(engine)
+    begin_and_plan(engine)
+    writer.run(CAPTURE, organization=organization)
+    assert settle(engine, writer_wait=0).joined
+    writer.commit()
+    assert captures(engine) == [(0, 0)]
+    settle(engine)
+    assert captures(engine) == [(0, 0), (1, 100_000)]
+
+
 def test_what_is_recorded_after_the_cutoff_is_posted_by_the_next_pass_once(engine: Engine) -> None:
     organization = add_organization(engine)
     add_movement(engine, organization, 100, "2026-03-10T10:00")
@@ -113,9 +123,6 @@ def test_what_is_recorded_after_the_cutoff_is_posted_by_the_next_pass_once(engin
     assert settle(engine).rows_adjusted == 1
     assert settle(engine).changed_nothing
     assert captures(engine) == [(0, 100), (1, 7)]
-
-
-# What comes while a pass runs
 
 
 def test_an_organization_that_comes_while_a_pass_runs_is_in_it_or_in_the_next(engine: Engine) -> None:
@@ -200,9 +207,6 @@ def test_a_run_that_is_told_to_stop_ends_after_the_chunk_in_hand_and_the_next_go
     assert (len(ledger(engine)), state_of(engine)) == (4, "SETTLED")
 
 
-# What was posted before there were passes
-
-
 def test_the_first_pass_corrects_what_was_posted_before_there_were_passes(engine: Engine) -> None:
     right, twice, wrong, gone = (add_organization(engine) for _ in range(4))
     for organization in (right, twice, wrong):
@@ -233,15 +237,37 @@ def test_an_old_entry_under_a_key_that_no_movement_has_is_corrected_too(engine: 
     assert ledger(engine, "currency", "sequence", "net") == [("EUR", 0, 0), ("USD", 0, 38), ("USD", 1, -38)]
 
 
+@pytest.mark.every_server
+def test_what_somebody_else_posts_while_a_chunk_is_posted_is_corrected_and_nobody_is_parked(
+    engine: Engine, writer: Session
+) -> None:
+    organizations = [add_organization(engine) for _ in range(5)]
+    begin_month(engine)
+    writer.run(insertion("ledger_entry", LEDGER_ROW | {"organization_id": str(organizations[3])}))
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(settle, engine, workers=1)
+        assert becomes(lambda: waiting_for_a_transaction(engine))
+        writer.commit()
+        result = run.result(timeout=60)
+    assert (result.rows_new, result.rows_adjusted, result.parked) == (4, 1, ())
+    assert ledger(engine, "organization_id", "sequence", "net") == [
+        (organizations[0], 0, 0), (organizations[1], 0, 0), (organizations[2], 0, 0),
+        (organizations[3], 0, 88), (organizations[3], 1, -88), (organizations[4], 0, 0),
+    ]  # fmt: skip
+
+
+def waiting_for_a_transaction(engine: Engine) -> bool:
+    with engine.connect() as connection:
+        waiting = text("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted)")
+        return bool(connection.execute(waiting).scalar_one())
+
+
 def legacy(engine: Engine, organization: int, amount: int, sequence: int, currency: str = "EUR") -> None:
     """An entry of March as the old settlement posted it, with 10 and 2 taken off."""
     post(
         engine, organization_id=str(organization), captures=str(amount), net=str(amount - 12),
         sequence=str(sequence), currency=f"'{currency}'", settlement_pass="0",
     )  # fmt: skip
-
-
-# Which months are due
 
 
 def test_months_are_due_from_the_first_movement_on_with_gaps_and_without_the_settled(engine: Engine) -> None:

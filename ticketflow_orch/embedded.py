@@ -11,18 +11,21 @@ import hashlib
 import os
 import pwd
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 from filelock import FileLock
 from sqlalchemy.engine import URL
 
@@ -34,6 +37,8 @@ _ACCOUNT = "pgserver"
 # What root's servers need and other accounts must be able to reach, when the project's own folder is closed to them.
 _SHARED = Path("/var/lib/ticketflow")
 _LONGEST_SOCKET_PATH = 100
+# What pg_ctl sends; it would fail on a server that ends by itself at that moment.
+_SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 # How long the processes of a killed server may take to notice, in seconds.
 _LONGEST_DEATH = 10.0
 
@@ -120,16 +125,23 @@ class EmbeddedServer:
         What takes longer than `patience` seconds is cut short: nothing is lost, but the next start has to recover.
         """
         with FileLock(self.directory / "postgres.lock"):
-            if self.pid() is None:
+            running = self.pid() is not None
+            if not (self._gone_after(_SIGNALS[mode], patience) or self._gone_after(signal.SIGQUIT, _LONGEST_DEATH)):
+                raise InputError(f"The embedded Postgres does not stop; end it with `kill -9 {self.pid()}`.")
+            return running
+
+    def _gone_after(self, number: signal.Signals, seconds: float) -> bool:
+        """Send the server a signal, if it is there, and wait; returns whether it is gone."""
+        deadline = time.monotonic() + seconds
+        pid = self.pid()
+        if pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        while self.pid() is not None:
+            if time.monotonic() > deadline:
                 return False
-            self._run("pg_ctl", "stop", "-W", "-s", "-m", mode, "-D", str(self.data))
-            deadline = time.monotonic() + patience
-            while self.pid() is not None:
-                if time.monotonic() > deadline:
-                    self._run("pg_ctl", "stop", "-w", "-t", "60", "-s", "-m", "immediate", "-D", str(self.data))
-                    break
-                time.sleep(0.02)
-            return True
+            time.sleep(0.02)
+        return True
 
     def remove(self) -> None:
         """Stop the server at once and delete all that it stored."""
@@ -215,15 +227,15 @@ def _is_server(pid: int, data: Path) -> bool:
 
     Not any other Postgres: a process id is given again, and whoever is taken for our server is stopped for it.
     """
-    process = Path(f"/proc/{pid}")
     try:
-        return (process / "cwd").samefile(data) and "postgres" in (process / "cmdline").read_text().split("\0")[0]
-    except OSError:  # gone meanwhile, a zombie, or somebody else's
+        process = psutil.Process(pid)
+        return "postgres" in process.name() and Path(process.cwd()).samefile(data)
+    except (psutil.Error, OSError):  # gone meanwhile, a zombie, or somebody else's
         return False
 
 
 def _servers_in(data: Path) -> list[int]:
-    return [int(process.name) for process in Path("/proc").glob("[0-9]*") if _is_server(int(process.name), data)]
+    return [process.pid for process in psutil.process_iter() if _is_server(process.pid, data)]
 
 
 def _reachable_by_others(path: Path) -> bool:

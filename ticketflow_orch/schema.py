@@ -245,8 +245,8 @@ settlement_pass = _table(
     _instant("planned_at", nullable=True),
     _stamp("started_at"),
     _instant("finished_at", nullable=True),
-    _one_of("state", "RUNNING", "DONE"),
-    _exactly_when("finished_at", "state = 'DONE'"),
+    _one_of("state", "RUNNING", "DONE", "GIVEN_UP"),
+    _exactly_when("finished_at", "state <> 'RUNNING'"),
     CheckConstraint("state = 'RUNNING' OR planned_at IS NOT NULL"),
     _index("settlement_pass_one_running", "month", unique=True, where="state = 'RUNNING'"),
 )

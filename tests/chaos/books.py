@@ -15,7 +15,6 @@ Rows = tuple[tuple[Any, ...], ...]
 
 ORGANIZATIONS = 240
 CHUNK_SIZE = 20
-CHUNKS = ORGANIZATIONS // CHUNK_SIZE
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def test_a_bad_month_is_red_alone_says_why_and_is_green_again_once_mended(
     office: BackOffice, first_backfill: Backfill
 ) -> None:
     bad = first_backfill.run(BAD_MONTH)
-    assert "another one fails (bigint out of range)" in office.failure(bad.id)
+    assert "hall-1 fails too (bigint out of range)" in office.failure(bad.id)
 
     drain(office.engine, BAD_MONTH)
     again = office.wait_for_run(office.execute_again(bad.id))

@@ -54,7 +54,8 @@ WITHIN = 5.0
 
 @pytest.fixture
 def home(scratch: Path) -> Iterator[Path]:
-    with fresh_home(scratch) as home:
+    # What a killed process leaves in the folder for temporary files goes with the suite's own.
+    with fresh_home(scratch, TMPDIR=str(scratch)) as home:
         yield home
 
 

@@ -21,8 +21,11 @@ CONSTRAINT = "ledger_entry_pkey"
 _LEARN_SEQUENCE = """
 ALTER TABLE ledger_entry ADD COLUMN IF NOT EXISTS sequence integer;
 CREATE OR REPLACE FUNCTION ledger_entry_numbering() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    renumbered ledger_entry := OLD;
 BEGIN
-    IF to_jsonb(NEW) - 'sequence' IS DISTINCT FROM to_jsonb(OLD) - 'sequence'
+    renumbered.sequence := NEW.sequence;
+    IF NEW IS DISTINCT FROM renumbered
         OR NEW.sequence IS NULL
         OR (OLD.sequence IS NOT NULL AND (
             SELECT count(*) FROM ledger_entry AS same
@@ -42,27 +45,32 @@ CREATE TRIGGER ledger_entry_numbering BEFORE UPDATE ON ledger_entry FOR EACH ROW
     EXECUTE FUNCTION ledger_entry_numbering()
 """
 
-# One statement numbers the rows of a batch of organizations: those without a number, and all but the first of those
-# that share one, continue after the highest number of their key.
+# One statement numbers a batch: the rows without a number, and all but the first of those that share one, continue
+# after the highest number of their key. The range stands in the UPDATE as well, or it would read the whole table.
 _NUMBER_BATCH = text("""
     WITH batch AS MATERIALIZED (
-        SELECT DISTINCT organization_id FROM ledger_entry
-        WHERE organization_id > CAST(:after AS bigint) ORDER BY organization_id LIMIT CAST(:size AS bigint)
+        SELECT coalesce((
+            SELECT organization_id FROM ledger_entry WHERE organization_id > CAST(:after AS bigint)
+            ORDER BY organization_id OFFSET CAST(:size AS bigint) LIMIT 1), CAST(:end AS bigint)) AS last
     ), ranked AS (
-        SELECT ledger_entry.ctid AS row_id, organization_id, month, currency, origin_month, sequence, posted_at,
+        SELECT ctid AS row_id, organization_id, month, currency, origin_month, posted_at,
             sequence IS NULL OR row_number() OVER (
-                PARTITION BY organization_id, month, currency, origin_month, sequence
-                ORDER BY posted_at, ledger_entry.ctid) > 1 AS unnumbered,
+                PARTITION BY organization_id, month, currency, origin_month, sequence ORDER BY posted_at, ctid) > 1
+                AS unnumbered,
             coalesce(max(sequence) OVER (PARTITION BY organization_id, month, currency, origin_month), -1) AS highest
-        FROM ledger_entry JOIN batch USING (organization_id)
+        FROM ledger_entry
+        WHERE organization_id > CAST(:after AS bigint) AND organization_id <= (SELECT last FROM batch)
     ), numbered AS (
         SELECT row_id, highest + row_number() OVER (
             PARTITION BY organization_id, month, currency, origin_month ORDER BY posted_at, row_id) AS next
         FROM ranked WHERE unnumbered
     ), updated AS (
-        UPDATE ledger_entry SET sequence = next FROM numbered WHERE ledger_entry.ctid = row_id RETURNING 1
+        UPDATE ledger_entry SET sequence = next FROM numbered
+        WHERE ctid = row_id
+            AND organization_id > CAST(:after AS bigint) AND organization_id <= (SELECT last FROM batch)
+        RETURNING 1
     )
-    SELECT (SELECT max(organization_id) FROM batch) AS last, (SELECT count(*) FROM updated) AS numbered
+    SELECT last, (SELECT count(*) FROM updated) AS numbered FROM batch
 """)
 
 _KEEP_STRICT = """
@@ -118,24 +126,23 @@ def attach_key(connection: Connection, *, attempts: int = 30, pause: float = 1.0
     with_short_lock(connection, attach + _KEEP_STRICT, table="ledger_entry", attempts=attempts, pause=pause)
 
 
-def number_rows(connection: Connection, *, batch: int = 10_000) -> int:
-    """Give every row of the ledger its number, `batch` organizations a transaction; returns how many got one.
+def number_rows(connection: Connection, *, batch: int = 20_000) -> int:
+    """Give every row of the ledger its number, about `batch` rows a transaction; returns how many got one.
 
     The first row of a key becomes 0, surplus ones 1, 2, … in order of posting. Sums do not change; what a surplus
     row posted too much is an ordinary difference, which the next pass corrects by an adjustment.
     """
-    after, total = -(2**63), 0
-    while True:
+    after, end, total = -(2**63), 2**63 - 1, 0
+    while after < end:
         try:
-            row = connection.execute(_NUMBER_BATCH, {"after": after, "size": batch}).one()
+            row = connection.execute(_NUMBER_BATCH, {"after": after, "size": batch, "end": end}).one()
         except IntegrityError as error:
             if not isinstance(error.orig, UniqueViolation):
                 raise
             # A writer took, unseen, the number that a row was to get. Now it is visible, so the next try goes past it.
             continue
-        if row.last is None:
-            return total
         after, total = row.last, total + row.numbered
+    return total
 
 
 def _is_attached(connection: Connection) -> bool:

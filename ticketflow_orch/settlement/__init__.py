@@ -22,9 +22,11 @@ from ticketflow_orch.settlement.drain import Drain
 from ticketflow_orch.settlement.passes import (
     Drained,
     IncompleteSettlementError,
+    ParkedLimitError,
     begin_or_join,
     drained,
     finish,
+    give_up,
     period_state,
     plan,
     require_over,
@@ -94,7 +96,8 @@ def settle_month(
     """Settle `month` completely, or raise; may be repeated, killed and run several times at once.
 
     A pass posts recomputed minus posted: everything at first, nothing when nothing came late, otherwise adjustments.
-    A run that finds a pass under way joins it, and every run ends only when the month is settled.
+    A run that finds a pass under way joins it, and every run ends only when the month is settled. Only a pass on which
+    too many organizations fail is given up, so that the next run sees what was mended.
 
     `now` is the business time (aware), `run_id` and `settled_by` are recorded. `engine` must allow `workers` + 2
     connections. `publish` writes an outbox event in the transaction it is given. `progress` is called about once a
@@ -113,13 +116,17 @@ def settle_month(
         if period_state(connection, month) == "CLOSED":
             return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
     settlement, joined = begin_or_join(engine, month)
-    wait_for_writers(engine, options.writer_wait)
+    wait_for_writers(engine, settlement, options.writer_wait)
     windows = plan(engine, settlement, options.chunk_size)
     drain = Drain(
         engine=engine, settlement=settlement, windows=windows, run_id=run_id, pause=options.chunk_pause,
         parked_limit=options.parked_limit, stop=stop or threading.Event(),
     )  # fmt: skip
-    drain.run(options.workers, progress)
+    try:
+        drain.run(options.workers, progress)
+    except ParkedLimitError:
+        give_up(engine, settlement)
+        raise
     finish(engine, settlement, now, settled_by, publish)
     with engine.connect() as connection:
         if period_state(connection, month) == "OPEN":

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, drained
+from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, ParkedLimitError, drained
 from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
 
 # Data exceptions and integrity violations: what an organization's own rows can cause. Anything else aborts the run.
@@ -44,7 +44,8 @@ class Drain:
         """Drain the pass with `workers` threads, this run's and other runs' together.
 
         Raises:
-            IncompleteSettlementError: too many organizations had to be parked, or the run was told to stop.
+            ParkedLimitError: too many organizations had to be parked.
+            IncompleteSettlementError: the run was told to stop.
             DBAPIError: a statement failed for another reason than an organization's data.
         """
         with ThreadPoolExecutor(workers, thread_name_prefix="settlement") as pool:
@@ -133,7 +134,7 @@ class Drain:
         ).scalar_one()
         if parked >= self.parked_limit:
             name = connection.execute(_NAME, key).scalar_one()
-            raise IncompleteSettlementError(
+            raise ParkedLimitError(
                 f"{parked} organizations are parked in {self.settlement.month} and {name} fails too ({error}); "
                 "mend the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
             )

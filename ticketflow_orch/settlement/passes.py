@@ -19,6 +19,10 @@ class IncompleteSettlementError(RuntimeError):
     """The month is not settled after this run; the message says why, and running the month again goes on from here."""
 
 
+class ParkedLimitError(IncompleteSettlementError):
+    """More organizations fail than may be parked: something is wrong that one organization's data do not explain."""
+
+
 @dataclass(frozen=True, slots=True)
 class Drained:
     """How far a pass has come, in chunks."""
@@ -93,12 +97,13 @@ def begin_or_join(engine: Engine, month: Month) -> tuple[Pass, bool]:
         # It ended between the two statements: the next try begins the following one.
 
 
-def wait_for_writers(engine: Engine, patience: float) -> None:
+def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
     """Wait until every transaction that has written movements by now, and has not ended, has ended.
 
     A movement carries the clock of its insert, and its transaction holds ROW EXCLUSIVE on the table from before that
     until after it is visible. So after this wait all that was recorded before now is visible or rolled back, and no
-    writer was held up. CREATE INDEX CONCURRENTLY waits in the same way.
+    writer was held up. CREATE INDEX CONCURRENTLY waits in the same way. A pass that is planned has waited already:
+    who joins it does not wait for writers that came after its cutoff.
 
     Raises:
         IncompleteSettlementError: after `patience` seconds some are still open; names them.
@@ -106,7 +111,7 @@ def wait_for_writers(engine: Engine, patience: float) -> None:
     deadline = time.monotonic() + patience
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         awaited = _writers(connection)
-        while awaited:
+        while awaited and not _is_planned(connection, settlement):
             if time.monotonic() > deadline:
                 raise IncompleteSettlementError(
                     f"Still writing movements after {patience:g} s: {', '.join(sorted(awaited.values()))}; "
@@ -230,6 +235,36 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
             f"{', '.join(sorted(unplanned))} came into use while {settlement.month} was being settled; settle it again."
         )
     return True
+
+
+def give_up(engine: Engine, settlement: Pass) -> None:
+    """End a pass that does not come to its end, so that the next run begins one whose cutoff is after what is mended.
+
+    What it posted stays, and the next pass finds it. Waits for the chunks that are in a worker's hands.
+    """
+    with transaction(engine) as connection:
+        ended = connection.execute(
+            text("""
+                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp()
+                WHERE month = :month AND pass = :pass AND state = 'RUNNING'
+            """),
+            settlement.key,
+        ).rowcount
+        # Again until there is none: a chunk that we waited for may have been split, and then its second half is new.
+        while ended:
+            ended = connection.execute(
+                text("DELETE FROM settlement_chunk WHERE month = :month AND pass = :pass AND state = 'PLANNED'"),
+                settlement.key,
+            ).rowcount
+
+
+def _is_planned(connection: Connection, settlement: Pass) -> bool:
+    return bool(
+        connection.execute(
+            text("SELECT planned_at IS NOT NULL FROM settlement_pass WHERE month = :month AND pass = :pass"),
+            settlement.key,
+        ).scalar_one()
+    )
 
 
 def _writers(connection: Connection) -> dict[str, str]:

@@ -156,10 +156,10 @@ CREATE TABLE settlement_pass (
     month month_start NOT NULL REFERENCES settlement_period,
     pass integer NOT NULL CHECK (pass >= 1),
     cutoff timestamptz NOT NULL,
-    state text NOT NULL DEFAULT 'RUNNING' CHECK (state IN ('RUNNING', 'DONE')),
+    state text NOT NULL DEFAULT 'RUNNING' CHECK (state IN ('RUNNING', 'DONE', 'GIVEN_UP')),
     planned_at timestamptz,
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    finished_at timestamptz CHECK ((finished_at IS NOT NULL) = (state = 'DONE')),
+    finished_at timestamptz CHECK ((finished_at IS NOT NULL) = (state <> 'RUNNING')),
     PRIMARY KEY (month, pass),
     CHECK (state = 'RUNNING' OR planned_at IS NOT NULL)
 );
@@ -334,7 +334,7 @@ CREATE TRIGGER settlement_period_kept BEFORE DELETE ON settlement_period FOR EAC
 CREATE TRIGGER settlement_period_not_truncated BEFORE TRUNCATE ON settlement_period FOR EACH STATEMENT
     EXECUTE FUNCTION refuse('a settlement period that is settled or closed stays so');
 CREATE TRIGGER settlement_pass_transition BEFORE UPDATE OF state ON settlement_pass FOR EACH ROW
-    WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (('RUNNING', 'DONE')))
+    WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (('RUNNING', 'DONE'), ('RUNNING', 'GIVEN_UP')))
     EXECUTE FUNCTION refuse_transition('state');
 CREATE TRIGGER settlement_pass_frozen BEFORE UPDATE ON settlement_pass FOR EACH ROW
     WHEN ((OLD.month, OLD.pass, OLD.cutoff) IS DISTINCT FROM (NEW.month, NEW.pass, NEW.cutoff))
