@@ -5,6 +5,7 @@ a broken one. What must hold is raised inside the settlement itself; these show 
 """
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import dagster as dg
 from sqlalchemy import Connection
@@ -46,15 +47,11 @@ def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
         for breach in finding.examples
     ]
     description = ", ".join(f"{finding.month}: {finding.count}" for finding in bad) or "No month is bad."
+    metadata: dict[str, Any] = {"months judged": len(looked_at), "bad months": len(bad)}
+    if table:
+        metadata["breaches"] = dg.MetadataValue.table(table, _BREACHES)
     return dg.AssetCheckResult(
-        passed=not bad,
-        severity=dg.AssetCheckSeverity.ERROR,
-        description=description,
-        metadata={
-            "months judged": len(looked_at),
-            "bad months": len(bad),
-            "breaches": dg.MetadataValue.table(table, _BREACHES),
-        },
+        passed=not bad, severity=dg.AssetCheckSeverity.ERROR, description=description, metadata=metadata
     )
 
 

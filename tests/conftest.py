@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
+from tests.end_to_end.browser import installed
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.migrate import migrate
@@ -29,7 +30,8 @@ os.environ["TICKETFLOW_FIRST_MONTH"] = "2014-10"
 
 
 def pytest_report_header() -> str:
-    return f"servers under test: {', '.join(SERVERS)}" + ("" if "postgres15" in SERVERS else " (no Postgres 15 here)")
+    absent = {"Postgres 15": "postgres15" not in SERVERS, "Chromium": installed() is None}
+    return f"servers under test: {', '.join(SERVERS)}" + "".join(f"; no {name} here" for name in absent if absent[name])
 
 
 def pytest_configure(config: pytest.Config) -> None:

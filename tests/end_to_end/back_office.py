@@ -59,6 +59,21 @@ class Backfill:
         return next(run for run in self.runs if run.month == month)
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a backfill costs beyond the work itself, in seconds.
+
+    `start` passes from the request to the first step of the first run, `month` is what each month takes from then on
+    beyond its own settlement: waiting for its turn, the start of a process, the checks, Dagster's bookkeeping.
+    """
+
+    start: float
+    month: float
+
+    def __str__(self) -> str:
+        return f"{self.start:.1f} s from request to first step, {self.month:.2f} s a month beyond the settlement itself"
+
+
 @dataclass(frozen=True)
 class BackOffice:
     """A running `ticketflow ui`: its process, its address, its home, its business database."""
@@ -96,6 +111,15 @@ class BackOffice:
 
         runs = self.wait_for(ended, f"the backfill of {months}")
         return Backfill(requested, sorted(runs, key=lambda run: run.started or 0), at_once)
+
+    def cost(self, backfill: Backfill) -> Cost:
+        """What a backfill cost beyond the settlements that it is about."""
+        steps = [event for event in self.events(backfill.runs[0].id) if event["eventType"] == "STEP_START"]
+        started = float(steps[0]["timestamp"]) / 1000
+        settled = [self.metadata(run.month) for run in backfill.runs]
+        settling = sum(metadata["seconds"]["floatValue"] for metadata in settled if metadata)
+        ended = max(run.ended or 0 for run in backfill.runs)
+        return Cost(started - backfill.requested, (ended - started - settling) / len(backfill.runs))
 
     def materialize(self, month: str, **config: Any) -> str:
         """Launch the settlement of one month as the asset's page does; returns the run's id."""

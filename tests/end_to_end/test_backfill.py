@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,10 +20,14 @@ from tests.end_to_end.sales import ORGANIZATIONS, drain, due, posted
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-def test_the_first_backfill_of_all_never_settles_two_months_at_once(first_backfill: Backfill) -> None:
+def test_the_first_backfill_of_all_never_settles_two_months_at_once(
+    fresh_office: BackOffice, first_backfill: Backfill, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert [run.month for run in first_backfill.runs if run.status != "SUCCESS"] == [BAD_MONTH]
     assert all(earlier.ended <= later.started for earlier, later in pairwise(first_backfill.runs))
     assert max(map(len, first_backfill.at_once)) == 1
+    with capsys.disabled():
+        sys.stdout.write(f"\nA backfill of {len(BACKFILLED)} months: {fresh_office.cost(first_backfill)}.\n")
 
 
 def test_every_month_of_a_backfill_is_in_the_ledger_and_shows_its_figures(office: BackOffice) -> None:
@@ -90,17 +96,20 @@ def test_a_run_killed_half_way_is_noticed_and_run_again_from_where_it_was(office
 @pytest.mark.parametrize(
     ("command", "month"),
     [
-        ("dagster asset materialize -m ticketflow_orch.definitions --select monthly_settlement", "2024-08"),
-        ("dg launch --assets monthly_settlement", "2024-09"),
+        ("dagster asset materialize -m ticketflow_orch.definitions --select monthly_settlement --partition", "2024-08"),
+        ("dg launch --assets monthly_settlement --partition", "2024-09"),
+        ("dagster job launch -w workspace.yaml -j monthly_settlement_job --tags", "2024-07"),
     ],
-    ids=["dagster asset materialize", "dg launch"],
+    ids=["dagster asset materialize", "dg launch", "dagster job launch"],
 )
 def test_an_engineers_plain_command_settles_a_month_on_the_same_instance(
     office: BackOffice, command: str, month: str
 ) -> None:
-    shell = f'PATH={BIN}:$PATH; variables=$(ticketflow env) && eval "$variables" && {command} --partition {month}'
+    which = json.dumps({"dagster/partition": month}) if command.endswith("--tags") else month
+    shell = f"PATH={BIN}:$PATH; variables=$(ticketflow env); eval \"$variables\"; {command} '{which}'"
     subprocess.run(["bash", "-ec", shell], check=True, env=office.environment, cwd=REPOSITORY, timeout=120)
-    assert [run.status for run in office.runs(dagster_partition=month)] == ["SUCCESS"]
+    (run,) = office.runs(dagster_partition=month)
+    assert office.wait_for_run(run.id).status == "SUCCESS"
     assert posted(office.engine, month) == due(month)
     assert office.metadata(month)["organizations"]["intValue"] == ORGANIZATIONS
 
