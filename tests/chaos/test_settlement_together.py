@@ -38,12 +38,14 @@ def test_runs_of_one_month_share_its_pass_and_end_when_it_is_settled(
 
 
 def waiting_for_writers(engine: Engine) -> int:
+    """How many processes do, as their last statement tells."""
     with engine.connect() as connection:
         return int(
             connection.execute(
                 text("""
-                    SELECT count(*) FROM pg_stat_activity
-                    WHERE application_name LIKE 'settler%' AND datname = current_database() AND query LIKE '%pg_locks%'
+                    SELECT count(DISTINCT application_name) FROM pg_stat_activity
+                    WHERE application_name LIKE 'settler%' AND datname = current_database()
+                        AND query ~ 'pg_locks|SELECT planned_at IS NOT NULL'
                 """)
             ).scalar_one()
         )
