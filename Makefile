@@ -55,3 +55,7 @@ chaos: $(INSTALLED) ## settle under many more kills, crashes and random movement
 	CHAOS_ROUNDS=20 CHAOS_KILLS=40 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 CHAOS_MOVEMENTS=10000 CHAOS_SECONDS=60 \
 		$(BIN)/python -m pytest --timeout=1800 tests/chaos tests/test_settlement_late_movements.py \
 		tests/test_settlement_amounts.py $(ARGS)
+
+.PHONY: bench-backfill
+bench-backfill: $(INSTALLED) ## what a month of a backfill costs beyond its settlement, through the real daemon
+	$(BIN)/python -m benchmarks.backfill

@@ -172,10 +172,9 @@ class BackOffice:
 
     def metadata(self, month: str) -> dict[str, dict[str, Any]]:
         """The metadata entries of a month's latest materialization, by label; none when there is none."""
-        nodes = self.ask(MATERIALIZATION, key={"path": [ASSET]}, months=[month])["assetOrError"][
-            "assetMaterializations"
-        ]
-        return {entry["label"]: entry for entry in nodes[0]["metadataEntries"]} if nodes else {}
+        asset = self.ask(MATERIALIZATION, key={"path": [ASSET]}, months=[month])["assetOrError"]
+        latest = asset["assetMaterializations"][:1]
+        return {entry["label"]: entry for node in latest for entry in node["metadataEntries"]}
 
     def wait_for(self, look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
         """What `look` returns once it is something; fails after `patience` seconds, with what the processes said."""
@@ -200,7 +199,9 @@ def opened(home: Path, **variables: str) -> Iterator[BackOffice]:
     port = _free_port()
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, "TICKETFLOW_HOME": str(home), **variables}
+    ours = ("TICKETFLOW_", "DAGSTER_")
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    environment = {**bare, "TICKETFLOW_HOME": str(home), **variables}
     with (logs / "ui.log").open("wb") as output:
         process = psutil.Popen(
             [BIN / "ticketflow", "ui", "--port", str(port)], cwd=home, env=environment, stdout=output, stderr=output
@@ -208,21 +209,23 @@ def opened(home: Path, **variables: str) -> Iterator[BackOffice]:
     server = EmbeddedServer(home)
     engine = connect_engine(server.url("ticketflow"), "end to end")
     office = BackOffice(process, f"http://127.0.0.1:{port}", home, environment, engine)
+    services: list[psutil.Process] = []
     try:
         office.wait_for(lambda: "TicketFlow is at" in (logs / "ui.log").read_text("utf-8"), "`ticketflow ui`")
+        services = process.children()
         yield office
     finally:
         engine.dispose()
-        _end(process)
+        _end(process, services)
         server.stop("immediate")
 
 
-def _end(process: psutil.Popen) -> None:
-    if process.poll() is not None:
-        return
-    family = [process, *process.children(recursive=True)]
-    process.terminate()
-    _, alive = psutil.wait_procs(family, timeout=30)
+def _end(process: psutil.Popen, services: Sequence[psutil.Process]) -> None:
+    """As Ctrl-C does; what is left of it is killed, also where it had ended by itself and left its services behind."""
+    if process.poll() is None:
+        services = process.children(recursive=True)
+        process.terminate()
+    _, alive = psutil.wait_procs([process, *services], timeout=30)
     for survivor in alive:
         survivor.kill()
 

@@ -90,7 +90,7 @@ def test_a_run_killed_half_way_is_noticed_and_run_again_from_where_it_was(office
     assert again.status == "SUCCESS", office.failure(again.id)
     assert office.run(killed).ended <= again.started
     assert posted(office.engine, month) == due(month)
-    assert workers_of_ledger(office, month) == {killed, again.id}
+    assert runs_that_posted(office, month) == {killed, again.id}
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,8 @@ def worker_of(office: BackOffice, run_id: str) -> psutil.Process:
     return next(child for child in office.process.children(recursive=True) if child.pid == int(named[1]))
 
 
-def workers_of_ledger(office: BackOffice, month: str) -> set[str]:
-    """The runs that posted the month's entries."""
+def runs_that_posted(office: BackOffice, month: str) -> set[str]:
+    """Every run that the month's entries name."""
     with office.engine.connect() as connection:
         found = connection.execute(
             text("SELECT DISTINCT run_id FROM ledger_entry WHERE month = :month"), {"month": f"{month}-01"}
