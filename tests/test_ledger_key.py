@@ -323,19 +323,19 @@ def test_an_autovacuum_in_the_way_is_sent_away(scratch: Path) -> None:
     add_column = "ALTER TABLE ledger_entry ADD COLUMN extra text"
     server = EmbeddedServer(scratch / "vacuuming", parameters={"autovacuum_naptime": "1s", "fsync": "off"})
     server.start()
+    engine = old_ledger_in(server.url())
     try:
-        engine = old_ledger_in(server.url())
         # Summarizing it is autovacuum's work as well, and would be in its own way.
         execute(engine, f"DROP INDEX ledger_entry_month_idx; ALTER TABLE ledger_entry SET ({slow})")
         with steps(engine) as connection:
             ledger_key.learn_sequence(connection)
             ledger_key.number_rows(connection)
-            assert becomes(lambda: scalar(engine, vacuuming) > 0)
+            assert becomes(lambda: scalar(engine, vacuuming) > 0, patience=60)
             with pytest.raises(InputError, match=r"in use by process \d+ \(autovacuum worker\)"):
                 with_short_lock(connection, add_column, table="ledger_entry", timeout=0.5, attempts=1)
             with_short_lock(connection, add_column, table="ledger_entry", attempts=1)
-        engine.dispose()
     finally:
+        engine.dispose()
         server.remove()
 
 

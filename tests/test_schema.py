@@ -240,7 +240,7 @@ def test_an_unknown_state_is_refused_whatever_else_the_row_says(surrounded: Engi
         refusal(surrounded, insertion(machine.table, machine.row | machine.values(state) | lost))
         for state in machine.states
     ]
-    assert any(f'violates check constraint "{machine.table}_{machine.column}_check"' in text for text in against)
+    assert any(f'violates check constraint "{machine.table}_{machine.column}_check"' in said for said in against)
 
 
 @pytest.mark.parametrize("state", ["SETTLED", "CLOSED"])

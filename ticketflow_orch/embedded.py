@@ -170,6 +170,10 @@ class EmbeddedServer:
         for folder in dict.fromkeys((self.data, self.socket_directory)):
             folder.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
             folder.mkdir(exist_ok=True, mode=0o700)
+            owner = folder.stat().st_uid
+            if owner not in (os.geteuid(), self._uid):
+                # A socket's short folder lies where everybody may write; whoever made it first would own the socket.
+                raise InputError(f"{folder} belongs to somebody else (uid {owner}); remove it or have it removed.")
             if self._account is not None:
                 os.chown(folder, self._account.pw_uid, self._account.pw_gid)
         if not (self.data / "PG_VERSION").exists():
@@ -177,6 +181,10 @@ class EmbeddedServer:
                 "initdb", "-D", str(self.data), "-U", SUPERUSER, "--auth=trust", "--encoding=UTF8",
                 "--locale=C.UTF-8", "--no-instructions",
             )  # fmt: skip
+
+    @property
+    def _uid(self) -> int:
+        return os.geteuid() if self._account is None else self._account.pw_uid
 
     @cached_property
     def _account(self) -> pwd.struct_passwd | None:
