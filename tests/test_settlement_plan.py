@@ -135,7 +135,9 @@ def chunk_statement(engine: Engine, number: int) -> Statement:
     """What posts a chunk in the pass of that number, as it reaches the driver."""
     windows = {zone: MARCH.window(zone) for zone in ZONES}
     with engine.connect() as connection, statements(engine) as executed:
-        post_chunk(connection, Pass(MARCH, number, instant("2026-06-15T12:00")), CHUNK, windows, "run")
+        post_chunk(
+            connection, Pass(MARCH, number, instant("2026-06-15T12:00")), CHUNK, windows, "run", first=number == 1
+        )
         connection.rollback()
     (statement,) = executed
     return statement

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
@@ -24,6 +24,7 @@ from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
 
 # Data exceptions and integrity violations: what an organization's own rows can cause. Anything else aborts the run.
 _DATA_FAULTS = ("22", "23")
+_UNIQUE_VIOLATION = "23505"
 
 Progress = Callable[[Drained], None]
 
@@ -39,6 +40,8 @@ class Drain:
     pause: float
     parked_limit: int
     stop: threading.Event
+    # Set when the ledger turns out to hold entries of a month that a first pass took for untouched.
+    posted_by_others: threading.Event = field(default_factory=threading.Event)
 
     def run(self, workers: int, progress: Progress) -> None:
         """Drain the pass with `workers` threads, this run's and other runs' together.
@@ -82,13 +85,16 @@ class Drain:
         )
 
     def _settle_one_chunk(self) -> bool:
-        chunk = None
+        chunk, first = None, False
         try:
             with transaction(self.engine) as connection:
                 chunk = _take_chunk(connection, self.settlement)
                 if chunk is None:
                     return False
-                posted = post_chunk(connection, self.settlement, chunk, self.windows[chunk.origin], self.run_id)
+                first = self.settlement.number == 1 and not self.posted_by_others.is_set()
+                posted = post_chunk(
+                    connection, self.settlement, chunk, self.windows[chunk.origin], self.run_id, first=first
+                )
                 connection.execute(
                     _CHUNK_DONE,
                     _chunk_key(self.settlement, chunk)
@@ -99,7 +105,10 @@ class Drain:
             sqlstate = getattr(error.orig, "sqlstate", None) or ""
             if chunk is None or sqlstate[:2] not in _DATA_FAULTS:
                 raise
-            self._narrow_down(chunk, str(error.orig).strip())
+            if first and sqlstate == _UNIQUE_VIOLATION:
+                self.posted_by_others.set()
+            else:
+                self._narrow_down(chunk, str(error.orig).strip())
         return True
 
     def _narrow_down(self, chunk: Chunk, error: str) -> None:

@@ -78,7 +78,9 @@ def begin_or_join(engine: Engine, month: Month) -> tuple[Pass, bool]:
             begun = connection.execute(
                 text("""
                     INSERT INTO settlement_pass (month, pass, cutoff)
-                    SELECT CAST(:month AS date), coalesce(max(pass), 0) + 1, clock_timestamp()
+                    SELECT CAST(:month AS date), 1 + coalesce(max(pass), CAST(
+                        EXISTS (SELECT FROM ledger_entry WHERE month = CAST(:month AS date)) AS integer)),
+                        clock_timestamp()
                     FROM settlement_pass WHERE month = CAST(:month AS date)
                     ON CONFLICT DO NOTHING
                     RETURNING pass AS number, cutoff

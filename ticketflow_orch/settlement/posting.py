@@ -92,16 +92,14 @@ DIFFERENCE = f"""
 
 _COLUMNS = f"organization_id, month, currency, origin_month, sequence, {', '.join(AMOUNTS)}"
 
-# For the first pass of a month: all or nothing, nothing when the ledger holds entries of the chunk's organizations that
-# are older than the table of passes. Without ON CONFLICT, which costs a sixth of a settlement and has nothing to do
-# here: the chunk is locked. Should somebody else post in that moment, the key refuses, and the chunk's halves find it.
+# For a pass that began when the ledger held nothing of the month. Without ON CONFLICT, which costs a sixth of a
+# settlement and has nothing to do here: the chunk is locked. Should somebody else post all the same, the key refuses.
 _POST_FIRST = text(f"""
-    WITH {RECOMPUTED}, {POSTED}
+    WITH {RECOMPUTED}
     INSERT INTO ledger_entry ({_COLUMNS}, settlement_pass, run_id)
     SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date), 0, {", ".join(AMOUNTS)},
         CAST(:pass AS integer), CAST(:run_id AS text)
     FROM recomputed
-    WHERE NOT EXISTS (SELECT FROM posted)
     ORDER BY organization_id, currency
 """)
 
@@ -127,7 +125,11 @@ _POST_DIFFERENCE = text(f"""
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One settlement of `month`: it looks at what was recorded before `cutoff` (UTC). `number` counts from 1."""
+    """One settlement of `month`: it looks at what was recorded before `cutoff` (UTC).
+
+    `number` counts from 1; a month that had ledger entries before its first pass starts with 2, since 1 stands for
+    "nothing is posted yet".
+    """
 
     month: Month
     number: int
@@ -179,13 +181,14 @@ def month_parameters(origin: Month, windows: dict[str, Window], cutoff: datetime
 
 
 def post_chunk(
-    connection: Connection, settlement: Pass, chunk: Chunk, windows: dict[str, Window], run_id: str
+    connection: Connection, settlement: Pass, chunk: Chunk, windows: dict[str, Window], run_id: str, *, first: bool
 ) -> Posted:
-    """Post, in the pass's month, what the ledger lacks for the chunk's organizations and origin month."""
+    """Post, in the pass's month, what the ledger lacks for the chunk's organizations and origin month.
+
+    `first`: nothing of the month is posted yet, so nothing is looked up; should that be wrong, the key refuses.
+    """
     parameters = month_parameters(chunk.origin, windows, settlement.cutoff) | settlement.key
     parameters |= {"low": chunk.low_id, "high": chunk.last_id, "run_id": run_id}
-    if settlement.number == 1 and chunk.origin == settlement.month:
-        rows_new = connection.execute(_POST_FIRST, parameters).rowcount
-        if rows_new:
-            return Posted(rows_new=rows_new)
+    if first and chunk.origin == settlement.month:
+        return Posted(rows_new=connection.execute(_POST_FIRST, parameters).rowcount)
     return Posted(*connection.execute(_POST_DIFFERENCE, parameters).one())
