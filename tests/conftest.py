@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
+import sys
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -80,6 +82,14 @@ def engine(url: URL) -> Iterator[Engine]:
     engine = connect_engine(url, f"pytest {os.getpid()}", connections=20)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture(autouse=True)
+def forgotten_instances() -> Iterator[None]:
+    """Dagster 1.13 keeps pointing at an instance that was entered twice, and the next definitions ask it in vain."""
+    yield
+    if "dagster" in sys.modules:
+        importlib.import_module("dagster._core.storage.defs_state.base")._current_storage.set(None)
 
 
 def run_sql(url: URL, statement: str) -> None:
