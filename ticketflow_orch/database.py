@@ -10,7 +10,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ticketflow_orch.errors import InputError
 
@@ -109,6 +109,11 @@ def _into_utc(session: psycopg.Connection, _: object) -> None:
     if session.info.parameter_status("TimeZone") != "UTC":
         session.execute("SET timezone = 'UTC'")
         session.commit()
+
+
+def is_data_fault(error: DBAPIError) -> bool:
+    """Whether rows' own data made a statement fail: a data exception or an integrity violation."""
+    return (getattr(error.orig, "sqlstate", None) or "")[:2] in {"22", "23"}
 
 
 def refuse_swallowed_error(connection: Connection) -> None:

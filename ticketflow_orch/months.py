@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from importlib import resources
 from zoneinfo import ZoneInfo
@@ -109,6 +109,11 @@ class Month:
         where it comes twice, with the first of the two.
         """
         return Window(_midnight(self.first_day, timezone), _midnight(self.next().first_day, timezone))
+
+
+def day_window(day: date, timezone: str) -> Window:
+    """From local midnight of `day` to the next, as UTC instants; odd midnights as in `Month.window`."""
+    return Window(_midnight(day, timezone), _midnight(day + timedelta(days=1), timezone))
 
 
 def months_between(first: Month, last: Month) -> Iterator[Month]:

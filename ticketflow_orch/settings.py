@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Mapping
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, zone
@@ -19,6 +23,39 @@ def _month_key(value: str) -> str:
 
 def _zone_name(value: str) -> str:
     return zone(value).key
+
+
+def _seconds(value: object) -> object:
+    # "30:00", which pydantic would take, is hours to some and minutes to others.
+    if not isinstance(value, str) or re.fullmatch(r"P[0-9DHMSTW.]+", value):
+        return value
+    try:
+        return timedelta(seconds=float(value))
+    except (ValueError, OverflowError):
+        raise ValueError("write a length of time in ISO 8601, such as PT30M or P1D, or in seconds") from None
+
+
+def _longer_than_a_month(value: timedelta) -> timedelta:
+    if value < timedelta(days=40):
+        raise ValueError("keep records for P40D or longer, since a monthly window is judged by its firing")
+    return value
+
+
+def _json_object(value: object) -> object:
+    try:
+        kinds = json.loads(value) if isinstance(value, str) else value
+    except json.JSONDecodeError:
+        kinds = None
+    if not isinstance(kinds, dict) or not kinds:
+        raise ValueError('write a JSON object of kinds and how long before the start each reminds: {"24h": "PT24H"}')
+    return kinds
+
+
+Length = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
+Retention = Annotated[timedelta, BeforeValidator(_seconds), AfterValidator(_longer_than_a_month)]
+Lead = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
+# The kind is part of keys, between colons.
+Kind = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 
 
 class Settings(BaseSettings):
@@ -47,6 +84,28 @@ class Settings(BaseSettings):
         60, gt=0, description="Seconds a settlement waits for transactions that were writing movements at its cutoff."
     )
     parked_limit: int = Field(100, ge=0, description="Organizations a pass may park before it gives up.")
+    closing_grace: Length = Field(timedelta(0), description="How long after its end an event is closed.")
+    expiry_delay: Length = Field(
+        timedelta(0), description="How long after its time a reservation expires: for payments that come offline."
+    )
+    payment_grace: Length = Field(
+        timedelta(minutes=30), description="How long a payment may be in flight before it is reported as stuck."
+    )
+    reminder_kinds: Annotated[Mapping[Kind, Lead], NoDecode, BeforeValidator(_json_object)] = Field(
+        {"24h": timedelta(hours=24)}, description="JSON: how long before the event's start each kind reminds."
+    )
+    reminder_quiet: Length = Field(
+        timedelta(hours=2), description="How long after buying nobody is reminded of what they have just bought."
+    )
+    mail_from: AwareDatetime | None = Field(
+        None, description="ISO instant with offset; what was due before it is loaded history and mails nobody."
+    )
+    runs_kept: Lead = Field(
+        timedelta(days=14), description="How long Dagster keeps ended runs of scheduled ops; those of months stay."
+    )
+    records_kept: Retention = Field(
+        timedelta(days=90), description="How long delivered events, firings and claims of minute jobs are kept."
+    )
 
 
 @cache
@@ -65,7 +124,8 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         first = error.errors()[0]
-        variable = f"TICKETFLOW_{'_'.join(str(part) for part in first['loc']).upper()}"
-        raise InputError(f"{variable}={first['input']!r} is refused: {first['msg']}.") from None
+        variable = f"TICKETFLOW_{str(first['loc'][0]).upper()}"
+        fault = first["msg"].removeprefix("Value error, ")
+        raise InputError(f"{variable}={first['input']!r} is refused: {fault}.") from None
     except InputError as error:
         raise InputError(f"A TICKETFLOW_ variable is refused: {error}") from None

@@ -16,6 +16,13 @@ def due_months(connection: Connection, now: datetime, first_month: Month) -> tup
     return tuple(month for month in months_over(connection, now, first_month) if month not in settled)
 
 
+def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:
+    """The months that were due at `tick` (aware), an instant of the past: over by then, settled later or not yet."""
+    before = connection.execute(text("SELECT month FROM settlement_period WHERE settled_at < :tick"), {"tick": tick})
+    settled = {Month.of_day(day) for day in before.scalars()}
+    return tuple(month for month in months_over(connection, tick, first_month) if month not in settled)
+
+
 def months_over(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
     """From the month of the first movement, all months that are over at `now` in every zone in use."""
     zones = zones_in_use(connection)

@@ -1,0 +1,85 @@
+"""Work in chunks: each row once, in key order, past those that others hold, and a bad row alone is set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.chunked import ChunkedWork, Wanted
+
+
+@pytest.fixture
+def engine(engine: Engine) -> Engine:
+    """A database with ten rows to be done."""
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE task (id bigint PRIMARY KEY, amount integer, done boolean)"))
+        connection.execute(text("INSERT INTO task SELECT id, 1, false FROM generate_series(1, 10) AS id"))
+    return engine
+
+
+def take(connection: Connection, wanted: Wanted) -> list[int]:
+    due = text(f"""
+        SELECT id FROM task
+        WHERE NOT done AND id <> ALL (CAST(:left_out AS bigint[]))
+            AND (CAST(:only AS bigint[]) IS NULL OR id = ANY (CAST(:only AS bigint[])))
+        ORDER BY id LIMIT :size {wanted.locking("task")}
+    """)
+    return list(connection.execute(due, wanted.parameters).scalars())
+
+
+def apply(connection: Connection, ids: list[int]) -> list[int]:
+    connection.execute(text("UPDATE task SET done = 1 / amount > 0 WHERE id = ANY (:ids)"), {"ids": ids})
+    return ids
+
+
+def work(engine: Engine, size: int = 4) -> ChunkedWork[list[int]]:
+    return ChunkedWork(engine, take, apply, size)
+
+
+def spoil(engine: Engine, *ids: int) -> None:
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE task SET amount = 0 WHERE id = ANY (:ids)"), {"ids": list(ids)})
+
+
+@contextmanager
+def held(engine: Engine, row: int) -> Iterator[Connection]:
+    with engine.connect() as connection, connection.begin():
+        connection.execute(text("SELECT FROM task WHERE id = :id FOR UPDATE"), {"id": row})
+        yield connection
+
+
+def test_all_that_is_due_is_done_in_key_order_a_chunk_at_a_time(engine: Engine) -> None:
+    assert list(work(engine).run()) == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    assert list(work(engine).run()) == []
+
+
+def test_what_others_hold_is_passed_over_and_swept_when_they_let_go(engine: Engine) -> None:
+    with held(engine, 2):
+        assert list(work(engine).run()) == [[1, 3, 4, 5], [6, 7, 8, 9], [10]]
+        assert list(work(engine).sweep(0.1)) == []
+    assert list(work(engine).sweep(0.1)) == [[2]]
+
+
+@pytest.mark.parametrize("size", [1, 3, 10])
+def test_bad_rows_are_set_aside_one_by_one_and_all_others_done(engine: Engine, size: int) -> None:
+    spoil(engine, 3, 4, 10)
+    chunks = work(engine, size)
+    assert sorted(row for done in chunks.run() for row in done) == [1, 2, 5, 6, 7, 8, 9]
+    assert sorted((bad.id, bad.error) for bad in chunks.bad) == [(row, "division by zero") for row in (3, 4, 10)]
+    assert list(chunks.sweep(0.1)) == []
+
+
+def test_what_is_no_fault_of_a_row_ends_the_work_with_all_before_it_kept(engine: Engine) -> None:
+    def fail_later(connection: Connection, ids: list[int]) -> list[int]:
+        if ids[0] > 4:
+            connection.execute(text("SELECT * FROM nowhere"))
+        return apply(connection, ids)
+
+    chunks = ChunkedWork(engine, take, fail_later, 4)
+    with pytest.raises(DBAPIError, match="nowhere"):
+        list(chunks.run())
+    assert list(work(engine).run()) == [[5, 6, 7, 8], [9, 10]]

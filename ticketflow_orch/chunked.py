@@ -1,0 +1,107 @@
+"""Work on many rows in chunks: locked in key order, a transaction each, a bad row set aside instead of stopping all.
+
+A chunk takes two steps in one transaction, because the second must look with fresh eyes: what committed while the first
+waited for a row's lock is not in the first's snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from ticketflow_orch.database import is_data_fault, transaction
+
+LOCK_NOT_AVAILABLE = "55P03"
+
+Effect = TypeVar("Effect")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows a step is to lock: at most `size` that are due, without `left_out`, or those of `only` that still are.
+
+    `waiting`: wait for rows that others have locked, instead of skipping them.
+    """
+
+    size: int
+    left_out: Sequence[int] = ()
+    only: Sequence[int] | None = None
+    waiting: bool = False
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What `DUE_ROWS` binds."""
+        only = None if self.only is None else list(self.only)
+        return {"size": self.size, "left_out": list(self.left_out), "only": only}
+
+    def locking(self, table: str) -> str:
+        """The clause that locks the rows of `table`."""
+        return f"FOR UPDATE OF {table}" + ("" if self.waiting else " SKIP LOCKED")
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row whose own data makes its chunk fail, and how the database put it."""
+
+    id: int
+    error: str
+
+
+@dataclass
+class ChunkedWork(Generic[Effect]):
+    """All that is due, `size` rows a transaction: `take` locks rows and returns their ids, `apply` acts on them."""
+
+    engine: Engine
+    take: Callable[[Connection, Wanted], list[int]]
+    apply: Callable[[Connection, list[int]], Effect]
+    size: int
+    bad: list[BadRow] = field(default_factory=list)
+
+    def run(self) -> Iterator[Effect]:
+        """The effect of each chunk, until nothing is due that nobody else has locked."""
+        while True:
+            ids, effects = self._chunk(Wanted(self.size, self._left_out))
+            yield from effects
+            if not ids:
+                return
+
+    def sweep(self, patience: float) -> Iterator[Effect]:
+        """As `run`, but waiting up to `patience` seconds for a locked row; ends early when one stays locked."""
+        try:
+            while True:
+                ids, effects = self._chunk(Wanted(self.size, self._left_out, waiting=True), patience)
+                yield from effects
+                if not ids:
+                    return
+        except OperationalError as error:
+            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+                raise
+
+    @property
+    def _left_out(self) -> list[int]:
+        return [row.id for row in self.bad]
+
+    def _chunk(self, wanted: Wanted, patience: float | None = None) -> tuple[list[int], list[Effect]]:
+        ids: list[int] = []
+        try:
+            with transaction(self.engine) as connection:
+                if patience is not None:
+                    connection.execute(
+                        text("SELECT set_config('lock_timeout', :patience, true)"),
+                        {"patience": f"{round(patience * 1000)}ms"},
+                    )
+                ids = self.take(connection, wanted)
+                return ids, [self.apply(connection, ids)] if ids else []
+        except DBAPIError as error:
+            if not ids or not is_data_fault(error):
+                raise
+            if len(ids) == 1:
+                self.bad.append(BadRow(ids[0], str(error.orig).strip()))
+                return ids, []
+        middle = len(ids) // 2
+        halves = [self._chunk(Wanted(self.size, only=half), patience)[1] for half in (ids[:middle], ids[middle:])]
+        return ids, [effect for effects in halves for effect in effects]

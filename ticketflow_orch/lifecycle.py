@@ -1,0 +1,289 @@
+"""The end of events and reservations: what is past is closed, what was held in vain is released.
+
+Both are state machines in the database: OPEN → CLOSED and ACTIVE → EXPIRED happen once, with their outbox events in the
+same transaction. A second run finds nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, Engine, text
+
+from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
+from ticketflow_orch.settings import Settings
+
+SWEEP_PATIENCE = 5.0
+_FIRST = (datetime.min.replace(tzinfo=UTC), 0)
+# More reservations than these that are left after a run are not counted: it is the next minute's run that matters.
+LEFT_COUNTED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleRules:
+    """When things end. Lengths of time; `now` is the business clock (aware)."""
+
+    now: datetime
+    run_id: str
+    closing_grace: timedelta = timedelta(0)
+    expiry_delay: timedelta = timedelta(0)
+    payment_grace: timedelta = timedelta(minutes=30)
+    chunk_size: int = 2000
+
+    @classmethod
+    def configured(cls, settings: Settings, now: datetime, run_id: str = "") -> LifecycleRules:
+        """The rules that `settings` make, at the instant `now`."""
+        return cls(
+            now=now,
+            run_id=run_id,
+            closing_grace=settings.closing_grace,
+            expiry_delay=settings.expiry_delay,
+            payment_grace=settings.payment_grace,
+        )
+
+    @property
+    def limits(self) -> dict[str, datetime]:
+        """What `_IS_DUE` binds."""
+        return {"due_before": self.now - self.expiry_delay, "stuck_before": self.now - self.payment_grace}
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """What closing did. `left`: events that are due and were not closed, because others hold them or they are bad."""
+
+    events: int
+    reservations_expired: int
+    left: int
+    bad: tuple[BadRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What expiring did. `stuck`: payments that outlasted their grace, reported now.
+
+    `left` as in `Closed`, counted up to LEFT_COUNTED.
+    """
+
+    reservations: int
+    stuck: int
+    left: int
+    bad: tuple[BadRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyWithoutTicket:
+    """A capture that came after its reservation had ended: money is here, a ticket is not. Minor units."""
+
+    reservation: str
+    status: str
+    movement: str
+    currency: str
+    exponent: int
+    amount: int
+    recorded_at: datetime
+
+
+def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
+    """Close every OPEN event whose end is past, and expire its reservations but those with a payment or a capture.
+
+    Judged by `ends_at`, never by the start. DRAFT and CANCELLED events stay as they are, and a closed event whose end
+    moves into the future stays closed.
+    """
+    ended_before = rules.now - rules.closing_grace
+
+    def take(connection: Connection, wanted: Wanted) -> list[int]:
+        due = text(f"{_DUE_EVENTS} {wanted.locking('event')}")
+        return list(connection.execute(due, wanted.parameters | {"ended_before": ended_before}).scalars())
+
+    def apply(connection: Connection, ids: list[int]) -> tuple[int, int]:
+        orphans = list(connection.execute(_LOCK_ORPHANS, {"ids": ids}).scalars())
+        row = connection.execute(
+            _CLOSE, {"ids": ids, "orphans": orphans, "now": rules.now, "run_id": rules.run_id}
+        ).one()
+        return row.closed, row.expired
+
+    work = ChunkedWork(engine, take, apply, rules.chunk_size)
+    effects = [*work.run(), *work.sweep(SWEEP_PATIENCE)]
+    with engine.connect() as connection:
+        left = connection.execute(_EVENTS_LEFT, {"ended_before": ended_before}).scalar_one()
+    return Closed(sum(events for events, _ in effects), sum(held for _, held in effects), left, tuple(work.bad))
+
+
+def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
+    """Expire every ACTIVE reservation whose time is up, and report payments that outlasted their grace.
+
+    A payment in flight is left alone, one past its grace is reported once and never released; a reservation with a
+    capture is never expired.
+    """
+    # Each look goes on where the last one ended: what was expired before it lies dead at the beginning of the index.
+    seen = _FIRST
+
+    def take(connection: Connection, wanted: Wanted) -> list[int]:
+        nonlocal seen
+        from_at, from_id = seen if wanted.only is None else _FIRST
+        due = text(f"{_DUE_RESERVATIONS} {wanted.locking('reservation')}")
+        values = wanted.parameters | rules.limits | {"from_at": from_at, "from_id": from_id}
+        rows = connection.execute(due, values).all()
+        if rows and wanted.only is None:
+            seen = (rows[-1].expires_at, rows[-1].id)
+        return [row.id for row in rows]
+
+    def apply(connection: Connection, ids: list[int]) -> tuple[int, int]:
+        row = connection.execute(_EXPIRE, {"ids": ids, "now": rules.now, "run_id": rules.run_id}).one()
+        return row.expired, row.stuck
+
+    work = ChunkedWork(engine, take, apply, rules.chunk_size)
+    effects = list(work.run())
+    with engine.connect() as connection:
+        left = connection.execute(_RESERVATIONS_LEFT, rules.limits).scalar_one()
+    return Expired(sum(held for held, _ in effects), sum(stuck for _, stuck in effects), left, tuple(work.bad))
+
+
+def reservations_are_due(connection: Connection, rules: LifecycleRules) -> bool:
+    """Whether `expire_reservations` would find anything: one probe of a partial index."""
+    return bool(connection.execute(_RESERVATIONS_ARE_DUE, rules.limits).scalar_one())
+
+
+def oldest_due_reservation(connection: Connection, rules: LifecycleRules) -> datetime | None:
+    """Since when the first of the due reservations has been due, if any is."""
+    values = {"delay": rules.expiry_delay, "grace": rules.payment_grace, **rules.limits}
+    oldest: datetime | None = connection.execute(_OLDEST_DUE_RESERVATION, values).scalar_one_or_none()
+    return oldest
+
+
+def oldest_due_event(connection: Connection, rules: LifecycleRules) -> datetime | None:
+    """Since when the event that has waited longest has been due to be closed, if any is."""
+    values = {"grace": rules.closing_grace, "ended_before": rules.now - rules.closing_grace}
+    oldest: datetime | None = connection.execute(_OLDEST_DUE_EVENT, values).scalar_one()
+    return oldest
+
+
+def money_without_ticket(connection: Connection, limit: int = 100) -> tuple[MoneyWithoutTicket, ...]:
+    """Captures recorded after their reservation had ended, not voided and not refunded in full; oldest first."""
+    rows = connection.execute(_MONEY_WITHOUT_TICKET, {"limit": limit})
+    return tuple(MoneyWithoutTicket(*row) for row in rows)
+
+
+_WANTED = """
+    AND id <> ALL (CAST(:left_out AS bigint[]))
+    AND (CAST(:only AS bigint[]) IS NULL OR id = ANY (CAST(:only AS bigint[])))
+"""
+
+_DUE_EVENTS = f"""
+    SELECT id FROM event
+    WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz) {_WANTED}
+    ORDER BY ends_at, id LIMIT CAST(:size AS bigint)
+"""
+
+# Without SKIP LOCKED a payment under way could hold up the closing; what is skipped is left to the expiry.
+_LOCK_ORPHANS = text("""
+    SELECT id FROM reservation
+    WHERE event_id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL
+    ORDER BY id
+    FOR UPDATE SKIP LOCKED
+""")
+
+_UNPAID = """
+    NOT EXISTS (
+        SELECT FROM money_movement
+        WHERE reservation_id = reservation.id AND kind = 'CAPTURE' AND NOT is_void)
+"""
+
+_TELL_EXPIRED = """
+    SELECT 'reservation' AS aggregate_type, public_ref AS aggregate_id, 'ReservationExpired' AS event_type,
+        jsonb_build_object('ref', public_ref) AS payload, 'ReservationExpired:' || public_ref AS dedupe_key
+    FROM expired
+"""
+
+_CLOSE = text(f"""
+    WITH closed AS (
+        UPDATE event SET status = 'CLOSED', closed_at = CAST(:now AS timestamptz)
+        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'OPEN'
+        RETURNING public_id
+    ), expired AS (
+        UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
+        WHERE id = ANY (CAST(:orphans AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID}
+        RETURNING public_ref
+    ), told AS (
+        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT news.*, CAST(:now AS timestamptz) FROM (
+            SELECT 'event' AS aggregate_type, CAST(public_id AS text) AS aggregate_id, 'EventClosed' AS event_type,
+                jsonb_build_object('event_id', public_id) AS payload, 'EventClosed:' || public_id AS dedupe_key
+            FROM closed
+            UNION ALL
+            {_TELL_EXPIRED}
+        ) AS news
+        ON CONFLICT (dedupe_key) DO NOTHING
+    )
+    SELECT (SELECT count(*) FROM closed) AS closed, (SELECT count(*) FROM expired) AS expired
+""")
+
+_EVENTS_LEFT = text("SELECT count(*) FROM event WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)")
+
+_OLDEST_DUE_EVENT = text("""
+    SELECT min(ends_at) + CAST(:grace AS interval) FROM event
+    WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
+""")
+
+_IS_DUE = f"""
+    status = 'ACTIVE' AND stuck_reported_at IS NULL AND expires_at <= CAST(:due_before AS timestamptz)
+    AND (payment_started_at IS NULL OR payment_started_at <= CAST(:stuck_before AS timestamptz))
+    AND {_UNPAID}
+"""
+
+_DUE_RESERVATIONS = f"""
+    SELECT id, expires_at FROM reservation
+    WHERE {_IS_DUE} {_WANTED} AND (expires_at, id) > (CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))
+    ORDER BY expires_at, id LIMIT CAST(:size AS bigint)
+"""
+
+_EXPIRE = text(f"""
+    WITH expired AS (
+        UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
+        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL AND {_UNPAID}
+        RETURNING public_ref
+    ), stuck AS (
+        UPDATE reservation SET stuck_reported_at = CAST(:now AS timestamptz)
+        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NOT NULL AND {_UNPAID}
+        RETURNING public_ref, payment_started_at
+    ), told AS (
+        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT news.*, CAST(:now AS timestamptz) FROM (
+            {_TELL_EXPIRED}
+            UNION ALL
+            SELECT 'reservation', public_ref, 'ReservationPaymentStuck',
+                jsonb_build_object('ref', public_ref, 'payment_started_at', payment_started_at),
+                'ReservationPaymentStuck:' || public_ref
+            FROM stuck
+        ) AS news
+        ON CONFLICT (dedupe_key) DO NOTHING
+    )
+    SELECT (SELECT count(*) FROM expired) AS expired, (SELECT count(*) FROM stuck) AS stuck
+""")
+
+# Everything that lies in the past seems due to the planner, which knows nothing of what was expired long ago: left to
+# itself it reads the whole table. Asked for the first few in the order of the index, it takes the index.
+_FIRST_DUE = f"FROM reservation WHERE {_IS_DUE} ORDER BY expires_at, id"
+
+_RESERVATIONS_LEFT = text(f"SELECT count(*) FROM (SELECT {_FIRST_DUE} LIMIT {LEFT_COUNTED}) AS due")
+
+_RESERVATIONS_ARE_DUE = text(f"SELECT count(*) > 0 FROM (SELECT {_FIRST_DUE} LIMIT 1) AS due")
+
+_OLDEST_DUE_RESERVATION = text(f"""
+    SELECT greatest(expires_at + CAST(:delay AS interval), payment_started_at + CAST(:grace AS interval))
+    {_FIRST_DUE} LIMIT 1
+""")
+
+_MONEY_WITHOUT_TICKET = text("""
+    SELECT public_ref AS reservation, status, capture.external_ref AS movement, capture.currency, exponent,
+        capture.amount, capture.recorded_at
+    FROM late_capture
+    JOIN money_movement AS capture ON capture.id = movement_id
+    JOIN reservation ON reservation.id = capture.reservation_id
+    JOIN currency ON code = capture.currency
+    WHERE capture.amount + (
+        SELECT coalesce(sum(amount), 0) FROM money_movement AS back WHERE back.reverses_id = capture.id) > 0
+    ORDER BY capture.recorded_at, capture.id
+    LIMIT CAST(:limit AS bigint)
+""")

@@ -1,0 +1,265 @@
+"""Reminders before an event: one per reservation, kind and local date of the event, however often anybody looks.
+
+"24 hours before" means elapsed hours. The date in the key is the event's own local date: an event that moves to another
+date reminds once more, one that moves by an hour does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
+from ticketflow_orch.database import transaction
+from ticketflow_orch.months import day_window, zone
+from ticketflow_orch.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderRules:
+    """`kinds`: how long before the start each kind reminds. `quiet`: nobody is reminded so soon after buying.
+
+    `mail_from`: what was due before is loaded history and reminds nobody; `now` is the business clock (aware).
+    """
+
+    now: datetime
+    kinds: Mapping[str, timedelta]
+    quiet: timedelta = timedelta(hours=2)
+    mail_from: datetime | None = None
+    chunk_size: int = 5000
+    # How far back a start is still looked at, to show reminders that were missed.
+    missed_horizon: timedelta = timedelta(days=2)
+
+    @classmethod
+    def configured(cls, settings: Settings, now: datetime) -> ReminderRules:
+        """The rules that `settings` make, at the instant `now`."""
+        return cls(now, settings.reminder_kinds, settings.reminder_quiet, settings.mail_from)
+
+
+@dataclass(frozen=True, slots=True)
+class Reminded:
+    """How many reminders were queued, skipped (bought too late, or due before their kind was there), missed."""
+
+    queued: int
+    skipped: int
+    missed: int
+    bad: tuple[BadRow, ...]
+
+
+def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
+    """Queue every reminder that is due: its row and its outbox event in one statement a chunk.
+
+    Only CONFIRMED reservations of OPEN events that have not begun are reminded. What nobody looked at in time is
+    caught up until the event starts, and is MISSED after that, where it can be seen.
+    """
+    totals = {"QUEUED": 0, "SKIPPED": 0, "MISSED": 0}
+    bad: list[BadRow] = []
+    for kind, lead in rules.kinds.items():
+        with transaction(engine) as connection:
+            enabled_at = connection.execute(_ENABLE, {"kind": kind, "lead": lead, "now": rules.now}).scalar_one()
+        work = _KindOfReminder(kind, lead, max(enabled_at, rules.mail_from or enabled_at), rules)
+        chunks = ChunkedWork(engine, work.take, work.apply, rules.chunk_size)
+        for effect in chunks.run():
+            for state, reminders in effect.items():
+                totals[state] += reminders
+        bad.extend(chunks.bad)
+    return Reminded(totals["QUEUED"], totals["SKIPPED"], totals["MISSED"], tuple(bad))
+
+
+def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
+    """Whether `send_reminders` would write anything: reads the events within the horizon and nothing else.
+
+    A kind that is not known yet counts as due: what comes first must not find it newly enabled.
+    """
+    known = {row.kind: row.lead for row in connection.execute(_KINDS)}
+    return any(
+        known.get(kind) != lead or _undecided(connection, rules, kind, lead, _IS_UNDECIDED)
+        for kind, lead in rules.kinds.items()
+    )
+
+
+def oldest_due_reminder(connection: Connection, rules: ReminderRules) -> datetime | None:
+    """Since when the reminder that has waited longest has been due, if any is."""
+    found = [_undecided(connection, rules, kind, lead, _OLDEST_UNDECIDED) for kind, lead in rules.kinds.items()]
+    return min((since for since in found if isinstance(since, datetime)), default=None)
+
+
+def _undecided(
+    connection: Connection, rules: ReminderRules, kind: str, lead: timedelta, question: TextClause
+) -> object:
+    span = {"from_start": rules.now - rules.missed_horizon, "to_start": rules.now + lead}
+    timezones = connection.execute(_TIMEZONES_WITHIN, span).scalars().all()
+    if not timezones:
+        return None
+    values = {
+        "kind": kind,
+        "lead": lead,
+        "now": rules.now,
+        "quiet": rules.quiet,
+        "quiet_since": rules.now - rules.quiet,
+        **_local_days(rules, lead, timezones),
+    }
+    return connection.execute(question, values | span).scalar_one()
+
+
+def _local_days(rules: ReminderRules, lead: timedelta, timezones: Sequence[str]) -> dict[str, object]:
+    """What `_LOCAL_DAY` binds: the days in `timezones` that an event within the horizon can start on."""
+    days = []
+    for timezone in timezones:
+        day = (rules.now - rules.missed_horizon).astimezone(zone(timezone)).date()
+        last = (rules.now + lead).astimezone(zone(timezone)).date()
+        while day <= last:
+            days.append((timezone, day, day_window(day, timezone)))
+            day += timedelta(days=1)
+    return {
+        "timezones": [timezone for timezone, _, _ in days],
+        "days": [day for _, day, _ in days],
+        "starts": [window.starts_at for _, _, window in days],
+        "ends": [window.ends_at for _, _, window in days],
+    }
+
+
+@dataclass
+class _KindOfReminder:
+    """The chunks of one kind: events by their start, each with all of its reservations."""
+
+    kind: str
+    lead: timedelta
+    nothing_before: datetime
+    rules: ReminderRules
+    seen: tuple[datetime, int] = (datetime.min.replace(tzinfo=UTC), 0)
+
+    def take(self, connection: Connection, wanted: Wanted) -> list[int]:
+        """The next events that start within the lead, or have started lately."""
+        rows = connection.execute(
+            _EVENTS,
+            {
+                "from_start": max(self.rules.now - self.rules.missed_horizon, self.seen[0]),
+                "from_id": self.seen[1],
+                "to_start": self.rules.now + self.lead,
+                **wanted.parameters,
+            },
+        ).all()
+        if rows and wanted.only is None:
+            self.seen = (rows[-1].starts_at, rows[-1].id)
+        return [row.id for row in rows]
+
+    def apply(self, connection: Connection, ids: list[int]) -> dict[str, int]:
+        """Write the reminders of these events and queue those that are to be sent."""
+        timezones = connection.execute(_TIMEZONES, {"ids": ids}).scalars().all()
+        rows = connection.execute(
+            _REMIND,
+            {
+                "ids": ids,
+                "kind": self.kind,
+                "lead": self.lead,
+                "now": self.rules.now,
+                "quiet_since": self.rules.now - self.rules.quiet,
+                "nothing_before": self.nothing_before,
+                **_local_days(self.rules, self.lead, timezones),
+            },
+        )
+        return {row.state: row.reminders for row in rows}
+
+
+_ENABLE = text("""
+    INSERT INTO reminder_kind AS known (kind, lead, enabled_at) VALUES (:kind, :lead, CAST(:now AS timestamptz))
+    ON CONFLICT (kind) DO UPDATE SET lead = excluded.lead,
+        enabled_at = CASE WHEN known.lead = excluded.lead THEN known.enabled_at ELSE excluded.enabled_at END
+    RETURNING enabled_at
+""")
+
+_EVENTS = text("""
+    SELECT id, starts_at FROM event
+    WHERE status IN ('OPEN', 'CLOSED') AND starts_at <= CAST(:to_start AS timestamptz)
+        AND (CAST(:only AS bigint[]) IS NOT NULL
+            OR (starts_at, id) > (CAST(:from_start AS timestamptz), CAST(:from_id AS bigint)))
+        AND (CAST(:only AS bigint[]) IS NULL OR id = ANY (CAST(:only AS bigint[])))
+        AND id <> ALL (CAST(:left_out AS bigint[]))
+    ORDER BY starts_at, id LIMIT CAST(:size AS bigint)
+""")
+
+_TIMEZONES = text("SELECT DISTINCT timezone FROM event WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY timezone")
+
+_LOCAL_DAY = """
+    local_day AS MATERIALIZED (
+        SELECT * FROM unnest(
+            CAST(:timezones AS text[]), CAST(:days AS date[]),
+            CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+        ) AS day (timezone, event_date, begins, ends)
+    )
+"""
+
+# Reservations whose reminder can be decided at :now, of the events that the caller's WHERE adds.
+_DECIDABLE = """
+    FROM event
+    JOIN local_day ON local_day.timezone = event.timezone AND starts_at >= begins AND starts_at < local_day.ends
+    JOIN reservation ON event_id = event.id AND reservation.status = 'CONFIRMED'
+    WHERE (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= CAST(:now AS timestamptz))
+        AND (coalesce(confirmed_at, created_at) <= CAST(:quiet_since AS timestamptz)
+            OR starts_at <= CAST(:now AS timestamptz))
+"""
+
+_WITHIN = "starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)"
+
+_TIMEZONES_WITHIN = text(
+    f"SELECT DISTINCT timezone FROM event WHERE status IN ('OPEN', 'CLOSED') AND {_WITHIN} ORDER BY timezone"
+)
+
+_UNDECIDED = f"""
+    {_DECIDABLE} AND event.status IN ('OPEN', 'CLOSED') AND {_WITHIN}
+    AND NOT EXISTS (
+        SELECT FROM reminder
+        WHERE reservation_id = reservation.id AND kind = CAST(:kind AS text)
+            AND reminder.event_date = local_day.event_date)
+"""
+
+_KINDS = text("SELECT kind, lead FROM reminder_kind")
+
+_IS_UNDECIDED = text(f"WITH {_LOCAL_DAY} SELECT EXISTS (SELECT {_UNDECIDED})")
+
+_OLDEST_UNDECIDED = text(f"""
+    WITH {_LOCAL_DAY}
+    SELECT min(greatest(
+        starts_at - CAST(:lead AS interval),
+        least(coalesce(confirmed_at, created_at) + CAST(:quiet AS interval), starts_at)))
+    {_UNDECIDED}
+""")
+
+# One row per reservation whose reminder is to be decided; the unique key makes the decision once. What was written is
+# joined to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row.
+_REMIND = text(f"""
+    WITH {_LOCAL_DAY}, decided AS (
+        SELECT reservation.id, reservation.public_ref, event.public_id, starts_at, event_date,
+            CASE
+                WHEN coalesce(confirmed_at, created_at) > starts_at - CAST(:lead AS interval)
+                    OR starts_at - CAST(:lead AS interval) < CAST(:nothing_before AS timestamptz) THEN 'SKIPPED'
+                WHEN starts_at <= CAST(:now AS timestamptz) THEN 'MISSED'
+                ELSE 'QUEUED'
+            END AS state
+        {_DECIDABLE} AND event.id = ANY (CAST(:ids AS bigint[]))
+    ), reminded AS (
+        INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
+        SELECT id, CAST(:kind AS text), event_date, state, CASE WHEN state = 'QUEUED' THEN gen_random_uuid() END
+        FROM decided ORDER BY id
+        ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
+        RETURNING reservation_id, event_date, state, outbox_event_id
+    ), queued AS (
+        INSERT INTO outbox_event
+            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT reminded.outbox_event_id, 'reservation', public_ref, 'ReminderDue',
+            jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', CAST(:kind AS text),
+                'event_date', reminded.event_date, 'starts_at', starts_at),
+            'ReminderDue:' || public_ref || ':' || CAST(:kind AS text) || ':' || reminded.event_date,
+            CAST(:now AS timestamptz)
+        FROM reminded
+        JOIN reservation ON reservation.id = reservation_id
+        JOIN event ON event.id = event_id
+        WHERE reminded.state = 'QUEUED'
+        ORDER BY reservation_id
+    )
+    SELECT state, count(*) AS reminders FROM reminded GROUP BY state
+""")

@@ -1,0 +1,52 @@
+"""The tables as Python names them: what the migrations build, to the last check and index; a test compares both.
+
+The database is built by the migrations alone; nothing here creates anything. Money is minor units of its currency,
+an instant is an aware UTC datetime, a month is the date of its first day.
+"""
+
+from __future__ import annotations
+
+from ticketflow_orch.schema.application import currency, data_import, event, money_movement, organization, reservation
+from ticketflow_orch.schema.columns import metadata
+from ticketflow_orch.schema.effects import (
+    alert,
+    job_execution,
+    job_firing,
+    late_capture,
+    outbox_event,
+    reminder,
+    reminder_kind,
+)
+from ticketflow_orch.schema.settlement import (
+    ledger_entry,
+    parked_organization,
+    settlement_chunk,
+    settlement_pass,
+    settlement_period,
+    settlement_total,
+    settlement_window,
+)
+
+__all__ = [
+    "alert",
+    "currency",
+    "data_import",
+    "event",
+    "job_execution",
+    "job_firing",
+    "late_capture",
+    "ledger_entry",
+    "metadata",
+    "money_movement",
+    "organization",
+    "outbox_event",
+    "parked_organization",
+    "reminder",
+    "reminder_kind",
+    "reservation",
+    "settlement_chunk",
+    "settlement_pass",
+    "settlement_period",
+    "settlement_total",
+    "settlement_window",
+]

@@ -1,0 +1,124 @@
+"""Written by whatever has an effect outside: the outbox with its cause, claims and firings with each run."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import CheckConstraint, UniqueConstraint, text
+from sqlalchemy.dialects.postgresql import JSONB
+
+from ticketflow_orch.schema.columns import (
+    column,
+    count,
+    exactly_when,
+    identity,
+    index,
+    instant,
+    one_of,
+    reference,
+    stamp,
+    table,
+    text_column,
+)
+
+outbox_event = table(
+    "outbox_event",
+    identity(always=True),
+    column("event_id", sa.Uuid, unique=True, server_default=text("gen_random_uuid()")),
+    *(text_column(name) for name in ("aggregate_type", "aggregate_id", "event_type")),
+    column("payload", JSONB),
+    text_column("dedupe_key", unique=True),
+    instant("occurred_at"),
+    text_column("state", server_default="PENDING"),
+    stamp("available_at"),
+    count("attempts", sa.Integer, CheckConstraint("attempts >= 0")),
+    instant("lease_until", nullable=True),
+    text_column("last_error", nullable=True),
+    instant("delivered_at", nullable=True),
+    one_of("state", "PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"),
+    exactly_when("lease_until", "state = 'INFLIGHT'"),
+    exactly_when("delivered_at", "state = 'DELIVERED'"),
+    index("outbox_event_due_idx", "available_at", where="state IN ('PENDING', 'INFLIGHT')"),
+    index(
+        "outbox_event_aggregate_idx",
+        "aggregate_type",
+        "aggregate_id",
+        "id",
+        where="state NOT IN ('DELIVERED', 'SUPPRESSED')",
+    ),
+    index(
+        "outbox_event_delivered_at_idx",
+        "delivered_at",
+        where="state = 'DELIVERED'",
+        postgresql_include=["event_type"],
+    ),
+    index("outbox_event_suppressed_idx", "occurred_at", where="state = 'SUPPRESSED'"),
+    index("outbox_event_told_idx", "aggregate_type", "aggregate_id", where="state IN ('DELIVERED', 'SUPPRESSED')"),
+)
+
+reminder = table(
+    "reminder",
+    identity(always=True),
+    reference("reservation_id", "reservation.id"),
+    text_column("kind"),
+    column("event_date", sa.Date),
+    text_column("state"),
+    column("outbox_event_id", sa.Uuid, nullable=True),
+    stamp("created_at"),
+    one_of("state", "QUEUED", "SKIPPED", "MISSED"),
+    exactly_when("outbox_event_id", "state = 'QUEUED'"),
+    UniqueConstraint("reservation_id", "kind", "event_date"),
+)
+
+job_execution = table(
+    "job_execution",
+    text_column("job", primary_key=True),
+    text_column("idempotency_key", primary_key=True),
+    text_column("state"),
+    column("attempt", sa.Integer, CheckConstraint("attempt >= 1"), server_default=text("1")),
+    text_column("owner"),
+    stamp("heartbeat_at"),
+    instant("lease_until", nullable=True),
+    column("result", JSONB, nullable=True),
+    stamp("started_at"),
+    instant("finished_at", nullable=True),
+    one_of("state", "PROCESSING", "COMPLETED", "FAILED"),
+    exactly_when("lease_until", "state = 'PROCESSING'"),
+    exactly_when("finished_at", "state <> 'PROCESSING'"),
+    index("job_execution_lease_idx", "lease_until", where="state = 'PROCESSING'"),
+)
+
+job_firing = table(
+    "job_firing",
+    identity(always=True),
+    text_column("job"),
+    instant("scheduled_for"),
+    text_column("partition", nullable=True),
+    stamp("fired_at"),
+    text_column("host"),
+    column("pid", sa.Integer),
+    text_column("run_id"),
+    text_column("parent_run_id", nullable=True),
+    text_column("outcome"),
+    one_of("outcome", "ACCEPTED", "DUPLICATE", "RETRY"),
+    index("job_firing_window_idx", "job", "scheduled_for"),
+    index("job_firing_fired_at_idx", "fired_at"),
+)
+
+reminder_kind = table(
+    "reminder_kind",
+    text_column("kind", primary_key=True),
+    column("lead", sa.Interval, CheckConstraint("lead > interval '0'")),
+    instant("enabled_at"),
+)
+
+alert = table(
+    "alert",
+    text_column("kind", primary_key=True),
+    text_column("key", primary_key=True),
+    stamp("alerted_at"),
+)
+
+late_capture = table(
+    "late_capture",
+    reference("movement_id", "money_movement.id", primary_key=True),
+)
