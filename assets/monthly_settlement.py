@@ -9,7 +9,9 @@ from pydantic import Field
 from assets.partitions import months
 from assets.settlement_metadata import LEDGER_COLUMNS, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
+from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import Drained, IncompleteSettlementError, SettlementOptions, settle_month
@@ -52,6 +54,10 @@ def monthly_settlement(
     month = Month.parse(context.partition_key)
     with database.engine(f"monthly_settlement/{month}", connections=config.workers + 2) as engine:
         try:
+            firing = scheduled_firing("monthly_settlement", context.run.run_id, context.run.tags)
+            if firing is not None:
+                with transaction(engine) as connection:
+                    record(connection, firing)
             result = settle_month(
                 engine,
                 month,

@@ -1,5 +1,32 @@
-"""What happens by the clock: one file per job, its job and schedule side by side."""
+"""What happens by the clock: one file per job, its op, job and schedule side by side."""
 
+from schedules.close_events import close_events_job, close_events_schedule
+from schedules.expire_reservations import expire_reservations_job, expire_reservations_schedule
+from schedules.housekeeping import housekeeping_job, housekeeping_schedule
+from schedules.send_reminders import send_reminders_job, send_reminders_schedule
 from schedules.settlement import monthly_settlement_job, settlement_schedule
 
-__all__ = ["monthly_settlement_job", "settlement_schedule"]
+SCHEDULES = [
+    settlement_schedule,
+    close_events_schedule,
+    expire_reservations_schedule,
+    send_reminders_schedule,
+    housekeeping_schedule,
+]
+# Those that request a run at every tick, so that a tick without a firing was missed.
+ALWAYS_REQUESTING = [close_events_schedule, housekeeping_schedule]
+
+__all__ = [
+    "ALWAYS_REQUESTING",
+    "SCHEDULES",
+    "close_events_job",
+    "close_events_schedule",
+    "expire_reservations_job",
+    "expire_reservations_schedule",
+    "housekeeping_job",
+    "housekeeping_schedule",
+    "monthly_settlement_job",
+    "send_reminders_job",
+    "send_reminders_schedule",
+    "settlement_schedule",
+]

@@ -8,17 +8,11 @@ import dagster as dg
 
 from assets import SETTLEMENT_CHECKS, monthly_settlement
 from resources import DatabaseResource
+from schedules.windows import UNFINISHED
+from ticketflow_orch.firings import window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import due_months
-
-UNFINISHED = [
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
 
 monthly_settlement_job = dg.define_asset_job(
     "monthly_settlement_job",
@@ -34,6 +28,10 @@ monthly_settlement_job = dg.define_asset_job(
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Requests every month that is over, unsettled, and not in a run already.",
+    metadata={
+        "window": "each month (a partition) that is over everywhere and not settled",
+        "repeat": "nothing, or an adjustment for what came late: the ledger's key takes each entry once",
+    },
 )
 def settlement_schedule(
     context: dg.ScheduleEvaluationContext, database: DatabaseResource
@@ -51,7 +49,7 @@ def settlement_schedule(
         dg.RunRequest(
             partition_key=str(month),
             run_key=str(month),
-            tags={"ticketflow/scheduled_for": tick.isoformat(timespec="seconds")},
+            tags=window_tags(tick),
         )
         for month in waiting
     ]
@@ -60,7 +58,9 @@ def settlement_schedule(
 def is_in_a_run(instance: dg.DagsterInstance, month: Month) -> bool:
     """Whether a run that settles `month` is queued or running, whoever launched it."""
     runs = instance.get_runs(dg.RunsFilter(tags={"dagster/partition": str(month)}, statuses=UNFINISHED))
-    return any(
-        run.job_name == monthly_settlement_job.name or monthly_settlement.key in (run.asset_selection or ())
-        for run in runs
-    )
+    return any(settles(run) for run in runs)
+
+
+def settles(run: dg.DagsterRun) -> bool:
+    """Whether a run settles its partition's month, be it of the job or launched from the asset."""
+    return run.job_name == monthly_settlement_job.name or monthly_settlement.key in (run.asset_selection or ())

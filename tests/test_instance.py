@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from dagster import AssetsDefinition, DagsterInstance
+from dagster import DagsterInstance, OpDefinition
 from dagster._core.instance.config import PoolGranularity
 from sqlalchemy.engine import URL
 
@@ -85,8 +85,9 @@ def test_two_bootstraps_at_once_both_succeed(server: EmbeddedServer, scratch: Pa
 
 
 def test_every_pool_that_the_code_location_names_is_limited_to_one_from_the_start(instance: DagsterInstance) -> None:
-    assets = build_definitions().assets or ()
-    named = {asset.op.pool for asset in assets if isinstance(asset, AssetsDefinition)}
+    jobs = build_definitions().resolve_all_job_defs()
+    ops = [op for job in jobs for op in job.all_node_defs if isinstance(op, OpDefinition)]
+    named = {pool for op in ops for pool in op.pools}
 
     assert named == set(POOLS)
     assert limits(instance) == dict.fromkeys(POOLS, (1, False))
@@ -96,7 +97,7 @@ def test_a_limit_that_an_operator_set_stays(instance: DagsterInstance) -> None:
     instance.event_log_storage.set_concurrency_slots("settlement", 0)
 
     with running(read_settings(), ["settlement", "another"]):
-        assert limits(instance) == {"settlement": (0, False), "another": (1, False)}
+        assert limits(instance) == dict.fromkeys(POOLS, (1, False)) | {"settlement": (0, False), "another": (1, False)}
 
 
 def test_a_limit_by_default_is_made_one_of_its_own(instance: DagsterInstance) -> None:

@@ -15,7 +15,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from assets import SETTLEMENT_CHECKS, monthly_settlement
 from resources import ClockResource, DatabaseResource, OutboxResource
-from schedules import monthly_settlement_job, settlement_schedule
+from schedules import (
+    SCHEDULES,
+    close_events_job,
+    expire_reservations_job,
+    housekeeping_job,
+    monthly_settlement_job,
+    send_reminders_job,
+)
+from sensors import SENSORS
 from ticketflow_orch.settings import settings
 
 
@@ -25,8 +33,15 @@ def build_definitions(resources: Mapping[str, Any] | None = None) -> dg.Definiti
     return dg.Definitions(
         assets=[monthly_settlement],
         asset_checks=SETTLEMENT_CHECKS,
-        jobs=[monthly_settlement_job],
-        schedules=[settlement_schedule],
+        jobs=[
+            monthly_settlement_job,
+            close_events_job,
+            expire_reservations_job,
+            send_reminders_job,
+            housekeeping_job,
+        ],
+        schedules=SCHEDULES,
+        sensors=SENSORS,
         resources={
             "database": DatabaseResource(url=dg.EnvVar("TICKETFLOW_DATABASE_URL")),
             "clock": ClockResource(fixed_at=fixed_clock.isoformat() if fixed_clock else ""),

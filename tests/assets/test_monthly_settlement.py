@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import dagster as dg
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from assets import SETTLEMENT_CHECKS, monthly_settlement
 from resources import ClockResource, DatabaseResource, OutboxResource
-from tests.rows import add_movement, add_organization
+from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import tamper
 
 
@@ -22,7 +23,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 def materialize(
-    url: URL, instance: dg.DagsterInstance, month: str, now: str = "2026-06-15T12:00:00Z"
+    url: URL, instance: dg.DagsterInstance, month: str, now: str = "2026-06-15T12:00:00Z", **options: Any
 ) -> dg.ExecuteInProcessResult:
     return dg.materialize(
         [monthly_settlement, *SETTLEMENT_CHECKS],
@@ -34,6 +35,7 @@ def materialize(
             "outbox": OutboxResource(),
         },
         raise_on_error=False,
+        **options,
     )
 
 
@@ -108,3 +110,15 @@ def test_a_parked_organization_turns_the_check_red_and_leaves_the_month_settled(
     metadata = result.asset_materializations_for_node("monthly_settlement")[0].metadata
     assert metadata["parked"].value == 1
     assert "out of range" in str(metadata["parked organizations"].value)
+
+
+def test_a_run_that_the_schedule_asked_for_is_on_record_as_a_start_of_its_window(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_organization(engine)
+    tags = {"ticketflow/scheduled_for": "2026-04-02T05:00:00+02:00"}
+    assert materialize(url, instance, "2026-03", tags=tags).success
+    assert materialize(url, instance, "2026-02").success
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT job, scheduled_for, partition, outcome FROM job_firing")).all()
+    assert [tuple(row) for row in rows] == [("monthly_settlement", instant("2026-04-02T03:00"), "2026-03", "ACCEPTED")]

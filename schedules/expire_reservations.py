@@ -1,0 +1,46 @@
+"""Releasing what was held in vain: every minute in which anything is due."""
+
+from dataclasses import asdict
+
+import dagster as dg
+
+from resources import ClockResource, DatabaseResource
+from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
+from ticketflow_orch import lifecycle
+from ticketflow_orch.settings import settings
+
+
+@dg.op(pool="expire_reservations", tags={"kind": "postgres"})
+def expire_reservations(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
+    """Expire every ACTIVE reservation whose time is up, and report payments that outlasted their grace."""
+    rules = lifecycle.LifecycleRules.configured(settings(), clock.now(), context.run_id)
+    with database.engine(f"expire_reservations/{context.run_id}") as engine:
+        once_per_window(context, engine, lambda: asdict(lifecycle.expire_reservations(engine, rules)))
+
+
+@dg.job(tags=MINUTE_JOB, description="Expires reservations whose time is up.")
+def expire_reservations_job() -> None:
+    """One run per window."""
+    expire_reservations()
+
+
+@dg.schedule(
+    job=expire_reservations_job,
+    cron_schedule="* * * * *",
+    execution_timezone=settings().business_timezone,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every minute in which a reservation is due.",
+    metadata={
+        "window": "ACTIVE reservations that expire by now",
+        "repeat": "nothing: ACTIVE → EXPIRED happens once, a stuck payment is reported once",
+    },
+)
+def expire_reservations_schedule(
+    context: dg.ScheduleEvaluationContext, database: DatabaseResource, clock: ClockResource
+) -> dg.RunRequest | dg.SkipReason:
+    """A run when anything is due, unless one is at work."""
+    with database.engine("expire_reservations_schedule") as engine, engine.connect() as connection:
+        rules = lifecycle.LifecycleRules.configured(settings(), clock.now())
+        if not lifecycle.reservations_are_due(connection, rules):
+            return dg.SkipReason("No reservation is due.")
+    return still_running(context, expire_reservations_job.name) or window_request(context)

@@ -1,0 +1,46 @@
+"""Reminders before events: every quarter of an hour in which anybody is to be reminded."""
+
+from dataclasses import asdict
+
+import dagster as dg
+
+from resources import ClockResource, DatabaseResource
+from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
+from ticketflow_orch import reminders
+from ticketflow_orch.settings import settings
+
+
+@dg.op(pool="send_reminders", tags={"kind": "postgres"})
+def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
+    """Queue every reminder that is due and has not been decided on yet."""
+    rules = reminders.ReminderRules.configured(settings(), clock.now())
+    with database.engine(f"send_reminders/{context.run_id}") as engine:
+        once_per_window(context, engine, lambda: asdict(reminders.send_reminders(engine, rules)))
+
+
+@dg.job(tags=MINUTE_JOB, description="Queues the reminders that are due.")
+def send_reminders_job() -> None:
+    """One run per window."""
+    send_reminders()
+
+
+@dg.schedule(
+    job=send_reminders_job,
+    cron_schedule="*/15 * * * *",
+    execution_timezone=settings().business_timezone,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Every 15 minutes in which a reminder is due.",
+    metadata={
+        "window": "CONFIRMED reservations of events that start within the kind's lead (24 hours)",
+        "repeat": "nothing: one reminder per reservation, kind and local date of the event",
+    },
+)
+def send_reminders_schedule(
+    context: dg.ScheduleEvaluationContext, database: DatabaseResource, clock: ClockResource
+) -> dg.RunRequest | dg.SkipReason:
+    """A run when anything is due, unless one is at work."""
+    with database.engine("send_reminders_schedule") as engine, engine.connect() as connection:
+        rules = reminders.ReminderRules.configured(settings(), clock.now())
+        if not reminders.reminders_are_due(connection, rules):
+            return dg.SkipReason("No reminder is due.")
+    return still_running(context, send_reminders_job.name) or window_request(context)

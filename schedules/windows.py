@@ -1,0 +1,103 @@
+"""What the jobs on schedules share: a run's window, leaving a running job alone, showing what came of a start."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+import dagster as dg
+from sqlalchemy import Engine
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.firings import (
+    PARENT_RUN,
+    ROOT_RUN,
+    SCHEDULED_FOR,
+    Firing,
+    firing_by_hand,
+    scheduled_firing,
+    window_tags,
+)
+from ticketflow_orch.scheduled_work import WorkDone, run_once
+
+UNFINISHED = [
+    dg.DagsterRunStatus.NOT_STARTED,
+    dg.DagsterRunStatus.QUEUED,
+    dg.DagsterRunStatus.STARTING,
+    dg.DagsterRunStatus.STARTED,
+    dg.DagsterRunStatus.CANCELING,
+]
+# In seconds. A run whose worker is gone keeps its job waiting no longer than this and one poll of the run monitoring.
+MINUTE_JOB = {"dagster/max_runtime": "120"}
+DAILY_JOB = {"dagster/max_runtime": "3600"}
+
+
+def window_request(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    """The run of the window that the tick stands for."""
+    tags = window_tags(context.scheduled_execution_time)
+    return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat(timespec="seconds"), tags=tags)
+
+
+def still_running(context: dg.ScheduleEvaluationContext, job: str) -> dg.SkipReason | None:
+    """A reason to skip that names the run of `job` that is queued or running, if there is one."""
+    runs = context.instance.get_runs(dg.RunsFilter(job_name=job, statuses=UNFINISHED), limit=1)
+    if not runs:
+        return None
+    window = runs[0].tags.get(SCHEDULED_FOR, "a launch by hand")
+    return dg.SkipReason(f"Run {runs[0].run_id} ({window}) is still {runs[0].status.value.lower().replace('_', ' ')}.")
+
+
+def once_per_window(context: dg.OpExecutionContext, engine: Engine, work: Callable[[], Mapping[str, Any]]) -> WorkDone:
+    """Do `work` unless the run's window has had it or is having it, and show in the run's metadata which it was.
+
+    The firing is recorded under the op's name.
+    """
+    try:
+        firing = firing_of(context)
+    except InputError as error:
+        raise dg.Failure(str(error)) from error
+    done = run_once(engine, firing, work)
+    if done.outcome == "DUPLICATE":
+        context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
+    for bad in done.result.get("bad", ()) if done.status == "DONE" else ():
+        context.log.error(f"Row {bad['id']} was left out, its own data made it fail: {bad['error']}")
+    context.add_output_metadata(window_metadata(firing, done))
+    return done
+
+
+def firing_of(context: dg.OpExecutionContext) -> Firing:
+    """The firing that this run is, by its tags; a launch by hand counts from the creation of the first such run.
+
+    Raises:
+        InputError: the tag of the window is not an instant.
+    """
+    job, run = context.op.name, context.run
+    # What the run's own record holds, where its tags do not repeat it.
+    lineage = {PARENT_RUN: run.parent_run_id, ROOT_RUN: run.root_run_id}
+    tags = {**{name: value for name, value in lineage.items() if value}, **run.tags}
+    return scheduled_firing(job, run.run_id, tags) or firing_by_hand(job, run.run_id, tags, _launched_at(context))
+
+
+def window_metadata(firing: Firing, done: WorkDone) -> dict[str, dg.MetadataValue[Any] | int | str]:
+    """What people see of a run: which window, what kind of start, whether it did anything, and what came of it."""
+    shown: dict[str, dg.MetadataValue[Any] | int | str] = {
+        "window": firing.key,
+        "firing": done.outcome.lower(),
+        "status": done.status.lower(),
+    }
+    for name, value in done.result.items():
+        label = name.replace("_", " ")
+        shown[label] = (
+            value
+            if isinstance(value, int | str)
+            else dg.MetadataValue.json(list(value) if isinstance(value, tuple) else value)
+        )
+    if done.attempt is not None:
+        shown["attempt"] = done.attempt
+    return shown
+
+
+def _launched_at(context: dg.OpExecutionContext) -> datetime:
+    # The first run of a family may have been deleted by now; its own record is always there.
+    family = [run_id for run_id in (context.run.root_run_id, context.run.run_id) if run_id]
+    records = context.instance.get_run_records(dg.RunsFilter(run_ids=family))
+    return min(record.create_timestamp for record in records)

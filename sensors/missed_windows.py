@@ -1,0 +1,129 @@
+"""Windows that should have started and did not: of schedules that always request a run, and of the settlement.
+
+Schedules that skip when nothing is due have no window to miss; of theirs it is the work itself that is watched.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import dagster as dg
+from dagster._utils.schedules import schedule_execution_time_iterator
+from sqlalchemy import Connection
+
+from resources import ClockResource, DatabaseResource, OutboxResource
+from schedules import ALWAYS_REQUESTING, settlement_schedule
+from schedules.settlement import settles
+from schedules.windows import UNFINISHED
+from sensors.telling import tell
+from ticketflow_orch.clock import parse_instant
+from ticketflow_orch.database import transaction
+from ticketflow_orch.firings import window_tags
+from ticketflow_orch.lifecycle import LifecycleRules, oldest_due_reservation
+from ticketflow_orch.missed import Expected, Overdue, overdue, without_firing
+from ticketflow_orch.months import Month
+from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
+from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement.due import months_due_at
+
+INTERVAL = timedelta(minutes=5)
+# How late a run may be requested before its window counts as missed.
+PATIENCE = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look left behind: until when windows are judged, when it was, and whose work it found overdue."""
+
+    judged_until: datetime
+    at: datetime
+    overdue: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, cursor: str) -> "Look":
+        """The look that `cursor` remembers."""
+        known = json.loads(cursor)
+        return cls(parse_instant(known["judged_until"]), parse_instant(known["at"]), tuple(known["overdue"]))
+
+    @property
+    def cursor(self) -> str:
+        """What `parse` reads."""
+        return json.dumps(
+            {"judged_until": self.judged_until.isoformat(), "at": self.at.isoformat(), "overdue": self.overdue}
+        )
+
+
+@dg.sensor(
+    minimum_interval_seconds=round(INTERVAL.total_seconds()),
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Alerts once of each window that did not start, and of work that waits beyond three intervals.",
+)
+def missed_windows(
+    context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
+) -> dg.SkipReason:
+    """Starts no run: what it finds goes to the outbox."""
+    now = clock.now()
+    if context.cursor is None:
+        context.update_cursor(Look(now, now).cursor)
+        return dg.SkipReason("Windows are judged from now on.")
+    last = Look.parse(context.cursor)
+    if now - last.at > 2 * INTERVAL:
+        # Dagster makes up for the newest of the missed ticks. It gets until the next look to do so.
+        context.update_cursor(replace(last, at=now).cursor)
+        return dg.SkipReason(f"Nobody has looked since {last.at.isoformat(timespec='seconds')}; judged next time.")
+    until = max(last.judged_until, now - PATIENCE)
+    with database.engine("missed_windows") as engine, transaction(engine) as connection:
+        missed = without_firing(connection, windows(connection, context.instance, last.judged_until, until))
+        late = overdue_work(connection, now)
+        alerts = [window.alert for window in missed] + [work.alert for work in late if work.job not in last.overdue]
+        outcome = tell(context, connection, alerts, now, outbox.append)
+    context.update_cursor(Look(until, now, tuple(work.job for work in late)).cursor)
+    return outcome
+
+
+def windows(
+    connection: Connection, instance: dg.DagsterInstance, after: datetime, until: datetime
+) -> Iterator[Expected]:
+    """The windows after `after` and up to `until` that no queued or running run is going to start."""
+    for schedule in ALWAYS_REQUESTING:
+        for tick in ticks(schedule, after, until):
+            waiting = dg.RunsFilter(job_name=schedule.job_name, tags=window_tags(tick), statuses=UNFINISHED)
+            if not instance.get_runs(waiting, limit=1):
+                yield Expected(schedule.job_name.removesuffix("_job"), tick)
+    for tick in ticks(settlement_schedule, after, until):
+        for month in months_due_at(connection, tick, Month.parse(settings().first_month)):
+            if not was_in_a_run(instance, month, tick):
+                yield Expected("monthly_settlement", tick, str(month))
+
+
+def ticks(schedule: dg.ScheduleDefinition, after: datetime, until: datetime) -> Iterator[datetime]:
+    """The instants after `after` and up to `until` at which `schedule` ticks."""
+    for tick in schedule_execution_time_iterator(
+        after.timestamp(), schedule.cron_schedule, schedule.execution_timezone
+    ):
+        if tick > until:
+            return
+        if tick > after:
+            yield tick
+
+
+def was_in_a_run(instance: dg.DagsterInstance, month: Month, tick: datetime) -> bool:
+    """Whether `month` was being settled or queued at `tick`, or came to be soon after, whoever launched it."""
+    tags = {"dagster/partition": str(month)}
+    records = instance.get_run_records(dg.RunsFilter(tags=tags, created_before=tick + PATIENCE))
+    return any(
+        settles(record.dagster_run) and (record.dagster_run.status in UNFINISHED or record.update_timestamp >= tick)
+        for record in records
+    )
+
+
+def overdue_work(connection: Connection, now: datetime) -> list[Overdue]:
+    """Work of the schedules that skip when nothing is due, waiting for longer than three of their intervals."""
+    reservation = oldest_due_reservation(connection, LifecycleRules.configured(settings(), now))
+    reminder = oldest_due_reminder(connection, ReminderRules.configured(settings(), now))
+    found = (
+        overdue("expire_reservations", reservation, now, timedelta(minutes=1)),
+        overdue("send_reminders", reminder, now, timedelta(minutes=15)),
+    )
+    return [work for work in found if work is not None]

@@ -1,0 +1,22 @@
+"""Claims whose holder has died: failed, so that nobody who believes in one can finish it, and told of once."""
+
+import dagster as dg
+
+from resources import ClockResource, DatabaseResource, OutboxResource
+from sensors.telling import tell
+from ticketflow_orch.database import transaction
+from ticketflow_orch.executions import sweep
+
+
+@dg.sensor(
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Fails claims whose lease has run out and alerts of each once.",
+)
+def stale_claims(
+    context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
+) -> dg.SkipReason:
+    """Starts no run: what it finds goes to the outbox, in the transaction that fails the claim."""
+    with database.engine("stale_claims") as engine, transaction(engine) as connection:
+        alerts = [claim.alert for claim in sweep(connection)]
+        return tell(context, connection, alerts, clock.now(), outbox.append)

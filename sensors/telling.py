@@ -1,0 +1,26 @@
+"""What the sensors that watch have in common: an alert goes to the outbox once, and to the log of the evaluation."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+import dagster as dg
+from sqlalchemy import Connection
+
+from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.outbox import Publish
+
+
+def tell(
+    context: dg.SensorEvaluationContext,
+    connection: Connection,
+    alerts: Iterable[Alert],
+    now: datetime,
+    publish: Publish,
+) -> dg.SkipReason:
+    """Tell those of `alerts` that are new, in the caller's transaction, and say how many they were."""
+    told = [alert for alert in alerts if alert_once(connection, alert, now, publish)]
+    for alert in told:
+        context.log.warning(f"{alert.kind}: {alert.key}")
+    return dg.SkipReason(
+        "Alerted: " + "; ".join(f"{alert.kind} {alert.key}" for alert in told) if told else "All well."
+    )

@@ -1,0 +1,152 @@
+"""Two daemons on one instance: every window may be started twice, and nothing happens twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.end_to_end.back_office import BIN, FINISHED, LAUNCH_RUN, BackOffice, Run, opened
+from tests.rows import add_event, add_organization, instant
+from ticketflow_orch.firings import SCHEDULED_FOR
+from ticketflow_orch.months import zone
+
+# `make chaos` lets them run for longer.
+MINUTES = int(os.environ.get("DAEMON_MINUTES", "1"))
+JOB = "expire_reservations"
+MADRID = zone("Europe/Madrid")
+
+
+@pytest.fixture(scope="module")
+def office(scratch: Path) -> Iterator[BackOffice]:
+    with opened(scratch / "daemons") as office:
+        far = {"starts_at": instant("2199-01-01T18:00"), "ends_at": instant("2199-01-01T20:00")}
+        event = add_event(office.engine, add_organization(office.engine), **far)
+        with office.engine.begin() as connection:
+            connection.execute(text(EXPIRING), {"event": event, "seconds": 60 * (MINUTES + 5)})
+        yield office
+
+
+@contextmanager
+def second_daemon(office: BackOffice) -> Iterator[None]:
+    said = subprocess.run(
+        [BIN / "ticketflow", "env", "--json"], env=office.environment, capture_output=True, check=True, timeout=60
+    )
+    with (office.home / "logs" / "second-daemon.log").open("wb") as log:
+        daemon = subprocess.Popen(
+            [sys.executable, "-m", "dagster._daemon", "run", "--workspace", str(office.home / "ui-workspace.yaml")],
+            env={**office.environment, **json.loads(said.stdout)},
+            cwd=office.home,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            yield
+        finally:
+            daemon.send_signal(signal.SIGTERM)
+            try:
+                daemon.wait(30)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+
+
+def test_what_two_daemons_start_twice_happens_once_and_each_such_window_is_told_once(office: BackOffice) -> None:
+    with second_daemon(office):
+        office.wait_for(lambda: len(windows(office)) >= MINUTES + 1, "the windows of some minutes", 60 * MINUTES + 180)
+    office.wait_for(lambda: all(run.status in FINISHED for run in scheduled(office)), "the end of all runs")
+    assert {run.status for run in scheduled(office)} == {"SUCCESS"}
+    expired, told = counts(office.engine)
+    assert expired == told > 0
+    twice = {window for window, runs in windows(office).items() if runs > 1}
+    office.wait_for(lambda: alerted(office.engine) >= twice, "the alerts", 120)
+    assert alerted(office.engine) == twice
+
+
+def test_a_failed_run_executed_again_from_its_page_does_the_work_and_is_no_duplicate(office: BackOffice) -> None:
+    window = "2026-01-02T03:30:00+00:00"
+    with office.engine.begin() as connection:
+        connection.execute(text(REFUSE_CLAIMS))
+    failed = office.wait_for_run(launch(office, "close_events_job", {SCHEDULED_FOR: window}))
+    assert failed.status == "FAILURE"
+    with office.engine.begin() as connection:
+        connection.execute(text("DROP TRIGGER refuse_close_events ON job_execution"))
+    again = office.wait_for_run(office.execute_again(failed.id))
+    assert again.status == "SUCCESS"
+    with office.engine.connect() as connection:
+        outcomes = connection.execute(
+            text("SELECT outcome FROM job_firing WHERE job = 'close_events' AND scheduled_for = :window ORDER BY id"),
+            {"window": instant(window)},
+        ).scalars()
+        assert list(outcomes) == ["ACCEPTED", "RETRY"]
+        done = connection.execute(
+            text("SELECT state, attempt FROM job_execution WHERE idempotency_key = :key"), {"key": window}
+        ).one()
+        assert tuple(done) == ("COMPLETED", 1)
+
+
+def scheduled(office: BackOffice) -> list[Run]:
+    return office.runs(dagster_schedule_name=f"{JOB}_schedule")
+
+
+def windows(office: BackOffice) -> Counter[str]:
+    """How many runs each window of the minute job has that are no retries."""
+    runs = [run for run in scheduled(office) if "dagster/parent_run_id" not in run.tags]
+    return Counter(run.tags[SCHEDULED_FOR] for run in runs)
+
+
+def counts(engine: Engine) -> tuple[int, int]:
+    """How many reservations have expired, and how many events say so."""
+    with engine.connect() as connection:
+        expired = connection.execute(text("SELECT count(*) FROM reservation WHERE status = 'EXPIRED'")).scalar_one()
+        told = connection.execute(
+            text("SELECT count(*) FROM outbox_event WHERE event_type = 'ReservationExpired'")
+        ).scalar_one()
+        return expired, told
+
+
+def alerted(engine: Engine) -> set[str]:
+    """The windows of the minute job that were alerted as duplicates, as their tags have them."""
+    with engine.connect() as connection:
+        keys = connection.execute(
+            text("SELECT payload ->> 'scheduled_for' FROM outbox_event WHERE event_type = 'DuplicateFiring'")
+        ).scalars()
+        return {instant(key).astimezone(MADRID).isoformat(timespec="seconds") for key in keys}
+
+
+def launch(office: BackOffice, job: str, tags: dict[str, str]) -> str:
+    parameters = {
+        "selector": {
+            "pipelineName": job,
+            "repositoryName": "__repository__",
+            "repositoryLocationName": "ticketflow",
+        },
+        "runConfigData": {},
+        "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
+    }
+    answer = office.ask(LAUNCH_RUN, parameters=parameters)["launchPipelineExecution"]
+    assert answer["__typename"] == "LaunchRunSuccess", answer
+    return str(answer["run"]["runId"])
+
+
+EXPIRING = """
+    INSERT INTO reservation (public_ref, event_id, buyer_email, quantity, status, created_at, expires_at)
+    SELECT 'expiring-' || second, :event, 'buyer@example.com', 1, 'ACTIVE', now(), now() + second * interval '1 second'
+    FROM generate_series(1, CAST(:seconds AS integer)) AS second
+"""
+
+REFUSE_CLAIMS = """
+    CREATE FUNCTION refuse_close_events() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'no claims today'; END $$;
+    CREATE TRIGGER refuse_close_events BEFORE INSERT ON job_execution FOR EACH ROW
+        WHEN (NEW.job = 'close_events') EXECUTE FUNCTION refuse_close_events();
+"""

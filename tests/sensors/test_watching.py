@@ -1,0 +1,241 @@
+"""What the sensors tell, and that they tell it once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import dagster as dg
+import pytest
+from sqlalchemy import Engine, text
+from sqlalchemy.engine import URL
+
+from resources import ClockResource, DatabaseResource, OutboxResource
+from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_settlement_job, settlement_schedule
+from sensors import SENSORS, missed_windows
+from sensors.missed_windows import was_in_a_run
+from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from ticketflow_orch.database import transaction
+from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.executions import claim
+from ticketflow_orch.firings import Firing, record, window_tags
+from ticketflow_orch.months import Month
+
+TICK = instant("2026-06-01T02:30")
+MISSED = "WindowMissed close_events"
+FIVE_MINUTES = timedelta(minutes=5)
+
+
+@pytest.fixture(scope="module")
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+class Watch:
+    """The sensors on one database, each with its cursor, at the instants that the test gives."""
+
+    def __init__(self, url: URL, instance: dg.DagsterInstance) -> None:
+        self._url = url.render_as_string(hide_password=False)
+        self._instance = instance
+        self._cursors: dict[str, str | None] = {}
+
+    def look(self, name: str, at: datetime) -> str:
+        """Evaluate the sensor once; what it says."""
+        sensor = next(one for one in SENSORS if one.name == name)
+        context = dg.build_sensor_context(
+            instance=self._instance,
+            cursor=self._cursors.get(name),
+            resources={
+                "database": DatabaseResource(url=self._url),
+                "clock": ClockResource(fixed_at=at.isoformat()),
+                "outbox": OutboxResource(),
+            },
+        )
+        data = sensor.evaluate_tick(context)
+        self._cursors[name] = data.cursor
+        assert not data.run_requests
+        return data.skip_message or ""
+
+    def look_on(self, begin: datetime, end: datetime) -> None:
+        """Look for missed windows every five minutes."""
+        at = begin
+        while at <= end:
+            self.look("missed_windows", at)
+            at += FIVE_MINUTES
+
+
+@pytest.fixture
+def watch(url: URL, instance: dg.DagsterInstance) -> Watch:
+    return Watch(url, instance)
+
+
+def fire(engine: Engine, job: str, at: datetime, run_id: str = "run-1", **values: Any) -> None:
+    with transaction(engine) as connection:
+        record(connection, Firing(job, at, run_id, **values))
+
+
+def alerts(engine: Engine, about: str) -> list[str]:
+    """The alerts in the outbox that begin with `about`, without that."""
+    with engine.connect() as connection:
+        keys = connection.execute(
+            text("SELECT aggregate_id FROM outbox_event WHERE aggregate_type = 'alert' ORDER BY id")
+        )
+        return [key.removeprefix(about).strip() for key in keys.scalars() if key.startswith(about)]
+
+
+def test_a_duplicate_window_is_told_once_whatever_comes_on_top(engine: Engine, watch: Watch) -> None:
+    for number in range(3):
+        fire(engine, "close_events", TICK, f"run-{number}")
+    fire(engine, "close_events", TICK + timedelta(days=1))
+    key = "close_events 2026-06-01T02:30:00+00:00"
+    assert watch.look("duplicate_firings", TICK) == f"Alerted: DuplicateFiring {key}"
+    fire(engine, "close_events", TICK, "run-9")
+    assert watch.look("duplicate_firings", TICK) == "All well."
+    assert alerts(engine, "DuplicateFiring") == [key]
+
+
+def test_a_retry_is_not_told(engine: Engine, watch: Watch) -> None:
+    fire(engine, "close_events", TICK)
+    fire(engine, "close_events", TICK, "run-2", parent_run_id="run-1")
+    assert watch.look("duplicate_firings", TICK) == "All well."
+
+
+def test_a_stale_claim_is_failed_and_told_once(engine: Engine, watch: Watch) -> None:
+    claim(engine, "close_events", "key", lease=60)
+    assert watch.look("stale_claims", TICK) == "All well."
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE job_execution SET lease_until = clock_timestamp() - interval '1 second'"))
+    assert watch.look("stale_claims", TICK) == "Alerted: StaleClaim close_events key attempt 1"
+    assert watch.look("stale_claims", TICK) == "All well."
+    assert alerts(engine, "StaleClaim") == ["close_events key attempt 1"]
+
+
+def test_a_daily_window_without_a_firing_is_told_once_after_its_patience(engine: Engine, watch: Watch) -> None:
+    before = TICK - timedelta(minutes=31)
+    watch.look_on(before, TICK + timedelta(minutes=14))
+    assert alerts(engine, MISSED) == []
+    watch.look_on(TICK + timedelta(minutes=19), TICK + timedelta(hours=2))
+    assert alerts(engine, MISSED) == ["2026-06-01T02:30:00+00:00"]
+
+
+def test_a_daily_window_that_started_or_waits_for_its_turn_is_not_missed(
+    engine: Engine, watch: Watch, instance: dg.DagsterInstance
+) -> None:
+    fire(engine, "close_events", TICK)
+    tomorrow = (TICK + timedelta(days=1)).astimezone(instant("2026-06-01T00:00+02:00").tzinfo)
+    waiting = instance.create_run_for_job(
+        close_events_job, status=dg.DagsterRunStatus.NOT_STARTED, tags=window_tags(tomorrow)
+    )
+    try:
+        for begin in (TICK, TICK + timedelta(days=1)):
+            watch.look_on(begin - FIVE_MINUTES, begin + timedelta(minutes=30))
+    finally:
+        instance.delete_run(waiting.run_id)
+    assert alerts(engine, MISSED) == []
+
+
+def test_nothing_is_judged_that_was_over_before_the_first_look(engine: Engine, watch: Watch) -> None:
+    assert watch.look("missed_windows", TICK + timedelta(minutes=1)) == "Windows are judged from now on."
+    watch.look_on(TICK + timedelta(minutes=6), TICK + timedelta(hours=1))
+    assert alerts(engine, MISSED) == []
+
+
+def test_after_days_without_a_daemon_each_missed_window_is_told_once_and_the_one_made_up_for_is_not(
+    engine: Engine, watch: Watch
+) -> None:
+    watch.look_on(TICK - timedelta(hours=1), TICK - timedelta(minutes=30))
+    up_again = TICK + timedelta(days=3, hours=2)
+    assert watch.look("missed_windows", up_again).startswith("Nobody has looked since 2026-06-01T02:00:00+00:00")
+    # Dagster makes up for the newest of the missed ticks.
+    fire(engine, "close_events", TICK + timedelta(days=3))
+    watch.look_on(up_again + FIVE_MINUTES, up_again + timedelta(hours=1))
+    assert alerts(engine, MISSED) == [f"2026-06-0{day}T02:30:00+00:00" for day in (1, 2, 3)]
+
+
+def test_the_settlements_window_is_missed_when_a_month_was_due_and_nobody_took_it_on(
+    engine: Engine, watch: Watch
+) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-04-10T10:00")
+    settle_at("2026-05-03T03:00", engine, Month(2026, 4))
+    day_2 = instant("2026-06-02T03:00")
+    watch.look_on(day_2 - timedelta(minutes=45), day_2 + timedelta(hours=1))
+    assert alerts(engine, "WindowMissed monthly_settlement") == ["2026-06-02T03:00:00+00:00 2026-05"]
+
+
+def test_the_settlements_window_is_not_missed_when_its_run_started(engine: Engine, watch: Watch) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-05-10T10:00")
+    day_2 = instant("2026-06-02T03:00")
+    fire(engine, "monthly_settlement", day_2, partition="2026-05")
+    watch.look_on(day_2 - timedelta(minutes=45), day_2 + timedelta(hours=1))
+    assert alerts(engine, "WindowMissed monthly_settlement") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "minutes_after_the_tick", "was"),
+    [
+        (dg.DagsterRunStatus.STARTED, -60, True),
+        (dg.DagsterRunStatus.NOT_STARTED, 1, True),
+        (dg.DagsterRunStatus.STARTED, 60, False),
+        (dg.DagsterRunStatus.SUCCESS, 1, True),
+        (dg.DagsterRunStatus.SUCCESS, -60, False),
+    ],
+)
+def test_a_month_was_in_a_run_at_a_tick_when_one_had_not_ended_or_came_soon_after(
+    instance: dg.DagsterInstance, status: dg.DagsterRunStatus, minutes_after_the_tick: int, was: bool
+) -> None:
+    location = build_definitions({"database": DatabaseResource(url="postgresql:///any")})
+    run = instance.create_run_for_job(
+        location.resolve_job_def(monthly_settlement_job.name), tags={"dagster/partition": "2026-05"}, status=status
+    )
+    record = instance.get_run_record_by_id(run.run_id)
+    assert record is not None
+    tick = record.create_timestamp - timedelta(minutes=minutes_after_the_tick)
+    found = was_in_a_run(instance, Month(2026, 5), tick)
+    instance.delete_run(run.run_id)
+    assert found == was
+
+
+def settle_at(at: str, engine: Engine, month: Month) -> None:
+    with engine.begin() as connection:
+        connection.execute(
+            text("""
+                INSERT INTO settlement_period (month, state, settled_at, settled_by)
+                VALUES (:month, 'SETTLED', :at, 'test')
+            """),
+            {"month": month.first_day, "at": instant(at)},
+        )
+
+
+def test_reservations_that_wait_for_three_minutes_are_told_of_once(engine: Engine, watch: Watch) -> None:
+    event = add_event(engine, add_organization(engine), ends_at=TICK + timedelta(days=30))
+    add_reservation(engine, event, expires_at=TICK)
+    add_reservation(engine, event, expires_at=TICK + timedelta(seconds=1))
+    watch.look("missed_windows", TICK - FIVE_MINUTES)
+    assert watch.look("missed_windows", TICK + timedelta(minutes=3)) == "All well."
+    told = watch.look("missed_windows", TICK + timedelta(minutes=3, seconds=1))
+    assert told == "Alerted: WorkOverdue expire_reservations 2026-06-01T02:30:00+00:00"
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE reservation SET status = 'CANCELLED' WHERE expires_at = :at"), {"at": TICK})
+    assert watch.look("missed_windows", TICK + timedelta(minutes=8)) == "All well."
+
+
+def test_reminders_that_wait_for_three_quarters_of_an_hour_are_told_of_once(engine: Engine, watch: Watch) -> None:
+    start = TICK + timedelta(hours=24)
+    event = add_event(engine, add_organization(engine), starts_at=start, ends_at=start + timedelta(hours=1))
+    bought = TICK - timedelta(days=9)
+    add_reservation(engine, event, status="CONFIRMED", created_at=bought, confirmed_at=bought)
+    watch.look_on(TICK - FIVE_MINUTES, TICK + timedelta(minutes=45))
+    assert alerts(engine, "WorkOverdue") == []
+    watch.look_on(TICK + timedelta(minutes=46), TICK + timedelta(hours=2))
+    assert alerts(engine, "WorkOverdue") == ["send_reminders 2026-06-01T02:30:00+00:00"]
+
+
+def test_the_windows_or_the_work_of_every_schedule_are_watched() -> None:
+    watched = {schedule.name for schedule in ALWAYS_REQUESTING} | {settlement_schedule.name}
+    assert {schedule.name for schedule in SCHEDULES} - watched == {
+        "expire_reservations_schedule",
+        "send_reminders_schedule",
+    }
+    assert missed_windows in SENSORS

@@ -1,0 +1,135 @@
+"""What housekeeping deletes from TicketFlow's tables, and what it leaves however old it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.rows import add_event, add_organization, add_reservation
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.retention import RetentionRules, prune
+from ticketflow_orch.settings import read_settings
+
+OLD, RECENT = "now() - interval '91 days'", "now() - interval '89 days'"
+RULES = RetentionRules(timedelta(days=90), ["expire_reservations"], batch_size=2)
+
+
+def execute(engine: Engine, statement: str, **parameters: Any) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(statement), parameters)
+
+
+def column(engine: Engine, query: str) -> Sequence[Any]:
+    with engine.connect() as connection:
+        return connection.execute(text(query)).scalars().all()
+
+
+def add_outbox_event(engine: Engine, key: str, state: str, at: str) -> None:
+    delivered = at if state == "DELIVERED" else "NULL"
+    lease = at if state == "INFLIGHT" else "NULL"
+    execute(
+        engine,
+        f"""
+        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at, state,
+            delivered_at, lease_until)
+        VALUES ('event', 'one', 'EventClosed', '{{}}', :key, {at}, :state, {delivered}, {lease})
+        """,
+        key=key,
+        state=state,
+    )
+
+
+def add_claim(engine: Engine, job: str, at: str, state: str = "COMPLETED") -> None:
+    lease, finished = ("now()", "NULL") if state == "PROCESSING" else ("NULL", "now()")
+    execute(
+        engine,
+        f"""
+        INSERT INTO job_execution (job, idempotency_key, state, owner, lease_until, finished_at)
+        VALUES (:job, to_char({at}, 'YYYY-MM-DD"T"HH24:MI:00+00:00'), :state, 'nobody', {lease}, {finished})
+        """,
+        job=job,
+        state=state,
+    )
+
+
+@pytest.mark.every_server
+def test_events_that_were_told_long_ago_go_in_batches(engine: Engine) -> None:
+    for number in range(5):
+        add_outbox_event(engine, f"delivered {number}", "DELIVERED", OLD)
+    add_outbox_event(engine, "suppressed", "SUPPRESSED", OLD)
+    for state in ("DELIVERED", "SUPPRESSED"):
+        add_outbox_event(engine, f"recent {state}", state, RECENT)
+
+    assert prune(engine, RULES).outbox_events == 6
+    assert sorted(column(engine, "SELECT dedupe_key FROM outbox_event")) == ["recent DELIVERED", "recent SUPPRESSED"]
+    assert prune(engine, RULES).outbox_events == 0
+
+
+@pytest.mark.parametrize("state", ["PENDING", "INFLIGHT", "DEAD", "IN_DOUBT", "HELD"])
+def test_an_event_that_is_not_over_and_done_with_stays_however_old(engine: Engine, state: str) -> None:
+    add_outbox_event(engine, "one", state, OLD)
+    assert prune(engine, RULES).outbox_events == 0
+
+
+def test_a_reminder_stays_without_its_event_and_still_reminds_nobody_twice(engine: Engine) -> None:
+    event = add_event(engine, add_organization(engine))
+    bought = add_reservation(engine, event, status="CONFIRMED", confirmed_at="2026-05-01T10:05Z")
+    [starts_at] = column(engine, "SELECT starts_at FROM event")
+    rules = ReminderRules(starts_at - timedelta(hours=23), {"24h": timedelta(hours=24)})
+    execute(engine, "INSERT INTO reminder_kind VALUES ('24h', '24 hours', '2026-01-01Z')")
+    assert send_reminders(engine, rules).queued == 1
+    execute(engine, "UPDATE outbox_event SET state = 'INFLIGHT', lease_until = now()")
+    execute(engine, f"UPDATE outbox_event SET state = 'DELIVERED', lease_until = NULL, delivered_at = {OLD}")
+
+    assert prune(engine, RULES).outbox_events == 1
+    assert send_reminders(engine, rules).queued == 0
+    assert column(engine, "SELECT reservation_id FROM reminder") == [bought]
+    assert column(engine, "SELECT id FROM outbox_event") == []
+
+
+def test_firings_go_by_when_they_happened(engine: Engine) -> None:
+    for at in (OLD, OLD, OLD, RECENT):
+        execute(
+            engine,
+            f"""
+            INSERT INTO job_firing (job, scheduled_for, fired_at, host, pid, run_id, outcome)
+            VALUES ('any', now(), {at}, 'here', 1, 'run', 'ACCEPTED')
+            """,
+        )
+    assert prune(engine, RULES).firings == 3
+    assert column(engine, f"SELECT fired_at >= {RECENT} - interval '1 hour' FROM job_firing") == [True]
+
+
+def test_only_completed_claims_of_minute_jobs_go(engine: Engine) -> None:
+    add_claim(engine, "expire_reservations", OLD)
+    add_claim(engine, "expire_reservations", RECENT)
+    add_claim(engine, "expire_reservations", "now() - interval '92 days'", "FAILED")
+    add_claim(engine, "expire_reservations", "now() - interval '93 days'", "PROCESSING")
+    add_claim(engine, "close_events", OLD)
+
+    assert prune(engine, RULES).claims == 1
+    assert sorted(column(engine, "SELECT job || ' ' || state FROM job_execution")) == [
+        "close_events COMPLETED",
+        "expire_reservations COMPLETED",
+        "expire_reservations FAILED",
+        "expire_reservations PROCESSING",
+    ]
+
+
+def test_what_was_alerted_is_remembered_for_ever(engine: Engine) -> None:
+    execute(engine, f"INSERT INTO alert VALUES ('DuplicateFiring', 'one', {OLD})")
+    prune(engine, RULES)
+    assert column(engine, "SELECT key FROM alert") == ["one"]
+
+
+def test_records_are_kept_for_longer_than_a_monthly_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TICKETFLOW_RECORDS_KEPT", "P39D")
+    with pytest.raises(InputError, match="TICKETFLOW_RECORDS_KEPT='P39D' is refused: keep records for P40D or longer"):
+        read_settings()
+    monkeypatch.setenv("TICKETFLOW_RECORDS_KEPT", "P40D")
+    assert read_settings().records_kept == timedelta(days=40)

@@ -1,0 +1,136 @@
+"""What an idle tick and a chunk of work cost the database: one probe of an index, a fixed number of statements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from tests.rows import add_event, add_organization, add_reservation, instant
+from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
+from ticketflow_orch.reminders import ReminderRules, reminders_are_due, send_reminders
+
+NOW = instant("2026-06-02T02:30")
+MANY = 300_000
+RULES = LifecycleRules(now=NOW, run_id="run", chunk_size=2)
+REMINDERS = ReminderRules(now=NOW, kinds={"24h": timedelta(hours=24)}, chunk_size=2)
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[str]]:
+    """The statements that are executed while the block runs."""
+    statements: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        statements.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield statements
+    event.remove(engine, "before_cursor_execute", note)
+
+
+def plan(engine: Engine, question: str, **values: Any) -> dict[str, Any]:
+    """How the server went about `question`, with the pages that it touched."""
+    with engine.connect() as connection:
+        found = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {question}"), values).scalar_one()
+    return dict((found if isinstance(found, list) else json.loads(found))[0]["Plan"])
+
+
+def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for below in node.get("Plans", ()):
+        yield from nodes(below)
+
+
+@pytest.mark.every_server
+def test_a_minute_with_nothing_due_is_one_probe_of_one_index_whatever_lies_in_the_table(engine: Engine) -> None:
+    crowd(engine)
+    with counted(engine) as statements, engine.connect() as connection:
+        assert not reservations_are_due(connection, RULES)
+    [statement] = statements
+    values = dict(RULES.limits)
+    tree = plan(
+        engine,
+        statement.replace("%(due_before)s", ":due_before").replace("%(stuck_before)s", ":stuck_before"),
+        **values,
+    )
+    scans = [node for node in nodes(tree) if node.get("Relation Name") == "reservation"]
+    assert [scan.get("Index Name") for scan in scans] == ["reservation_due_idx"]
+    assert tree["Shared Hit Blocks"] + tree["Shared Read Blocks"] <= 8
+
+
+def test_a_quarter_of_an_hour_with_no_event_near_is_two_probes(engine: Engine) -> None:
+    send_reminders(engine, REMINDERS)
+    with counted(engine) as statements, engine.connect() as connection:
+        assert not reminders_are_due(connection, REMINDERS)
+    assert len(statements) == 2
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_chunk_of_expiring_is_two_statements(engine: Engine, chunks: int) -> None:
+    later = add_event(engine, add_organization(engine), ends_at=NOW + timedelta(days=1))
+    for _ in range(2 * chunks):
+        add_reservation(engine, later)
+    with counted(engine) as statements:
+        assert expire_reservations(engine, RULES).reservations == 2 * chunks
+    # One look that finds nothing more, and one for what is left.
+    assert len(statements) == 2 * chunks + 2
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_chunk_of_closing_is_three_statements_however_many_reservations(engine: Engine, chunks: int) -> None:
+    organization = add_organization(engine)
+    for _ in range(2 * chunks):
+        over = add_event(engine, organization)
+        for _ in range(3):
+            add_reservation(engine, over)
+    with counted(engine) as statements:
+        assert close_events(engine, RULES).reservations_expired == 6 * chunks
+    # One look that finds nothing more, the sweep (its patience, its look), and one for what is left.
+    assert len(statements) == 3 * chunks + 1 + 2 + 1
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_a_chunk_of_reminding_is_three_statements_however_many_reservations(engine: Engine, chunks: int) -> None:
+    send_reminders(engine, ReminderRules(now=instant("2026-01-01T00:00"), kinds=REMINDERS.kinds))
+    organization = add_organization(engine)
+    for _ in range(2 * chunks):
+        soon = add_event(engine, organization, starts_at=NOW + timedelta(hours=9), ends_at=NOW + timedelta(hours=10))
+        for _ in range(3):
+            add_reservation(engine, soon, status="CONFIRMED", confirmed_at=instant("2026-05-01T10:00"))
+    with counted(engine) as statements:
+        assert send_reminders(engine, REMINDERS).queued == 6 * chunks
+    # The kind, and one look that finds nothing more.
+    assert len(statements) == 3 * chunks + 2
+
+
+def crowd(engine: Engine) -> None:
+    """Reservations of all states, none of which is due: of the past, paid, stuck, and held for later."""
+    held_for = add_event(engine, add_organization(engine), ends_at=NOW + timedelta(days=90))
+    with engine.begin() as connection:
+        # Without the triggers, which look at each row: this is about what lies there, not how it came.
+        connection.execute(text("SET LOCAL session_replication_role = replica"))
+        connection.execute(text(CROWD), {"event": held_for, "now": NOW, "many": MANY})
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM (ANALYZE) reservation"))
+
+
+CROWD = """
+    INSERT INTO reservation (public_ref, event_id, buyer_email, quantity, status, created_at, expires_at,
+        confirmed_at, expired_at, stuck_reported_at, payment_started_at)
+    SELECT 'crowd-' || number, :event, 'buyer@example.com', 1, s.status, CAST(:now AS timestamptz) - interval '30 days',
+        CAST(:now AS timestamptz) + CASE WHEN s.status = 'ACTIVE' AND NOT stuck THEN 1 ELSE -1 END
+            * number * interval '1 second',
+        CASE WHEN s.status = 'CONFIRMED' THEN CAST(:now AS timestamptz) END,
+        CASE WHEN s.status = 'EXPIRED' THEN CAST(:now AS timestamptz) END,
+        CASE WHEN stuck THEN CAST(:now AS timestamptz) END,
+        CASE WHEN stuck THEN CAST(:now AS timestamptz) - interval '1 day' END
+    FROM generate_series(1, CAST(:many AS integer)) AS number,
+        LATERAL (SELECT (ARRAY['CONFIRMED', 'EXPIRED', 'ACTIVE', 'CANCELLED'])[number % 4 + 1] AS status) AS s,
+        LATERAL (SELECT s.status = 'ACTIVE' AND number % 100 = 2 AS stuck) AS t
+"""

@@ -1,0 +1,94 @@
+"""Retention: what the daily housekeeping deletes from TicketFlow's own tables, in batches.
+
+Only records of what is over and done with go. What stays, however old: events that are pending, in flight, held, dead
+or in doubt; reminders, whose key is what keeps anybody from being reminded twice; the memory of alerts; the claims of
+daily and monthly work; everything about money. Each effect whose event is deleted has another guarantee of happening
+once: a state machine, or a row that stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Engine, text
+
+from ticketflow_orch.database import transaction
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionRules:
+    """How long records are `kept`; `minute_jobs` are those whose claims go too, once their window is older than that.
+
+    A claim must outlive the largest lateness of a run of its window. Without it the run would look for work that is
+    due like any other: harmless, and wasted.
+    """
+
+    kept: timedelta
+    minute_jobs: Sequence[str] = ()
+    batch_size: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """How many rows of each table were deleted."""
+
+    outbox_events: int
+    firings: int
+    claims: int
+
+
+def prune(engine: Engine, rules: RetentionRules) -> Pruned:
+    """Delete what is older than `rules` allow, by the database's clock."""
+    with engine.connect() as connection:
+        now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    before = now - rules.kept
+    # The windows' keys are instants in UTC, so their order is that of time.
+    before_key = before.astimezone(UTC).isoformat(timespec="seconds")
+
+    def delete(what: str, **parameters: object) -> int:
+        statement = text(what)
+        deleted = 0
+        while True:
+            with transaction(engine) as connection:
+                batch = connection.execute(statement, {"size": rules.batch_size, **parameters}).rowcount
+            deleted += batch
+            if batch < rules.batch_size:
+                return deleted
+
+    return Pruned(
+        outbox_events=delete(_DELIVERED, before=before) + delete(_SUPPRESSED, before=before),
+        firings=delete(_FIRINGS, before=before),
+        claims=sum(delete(_CLAIMS, job=job, before_key=before_key) for job in rules.minute_jobs),
+    )
+
+
+_DELIVERED = """
+    DELETE FROM outbox_event WHERE id IN (
+        SELECT id FROM outbox_event
+        WHERE state = 'DELIVERED' AND delivered_at < CAST(:before AS timestamptz)
+        ORDER BY delivered_at LIMIT CAST(:size AS bigint))
+"""
+
+# Nobody writes down when an event was suppressed; when its cause happened is the nearest there is.
+_SUPPRESSED = """
+    DELETE FROM outbox_event WHERE id IN (
+        SELECT id FROM outbox_event
+        WHERE state = 'SUPPRESSED' AND occurred_at < CAST(:before AS timestamptz)
+        ORDER BY occurred_at LIMIT CAST(:size AS bigint))
+"""
+
+_FIRINGS = """
+    DELETE FROM job_firing WHERE id IN (
+        SELECT id FROM job_firing
+        WHERE fired_at < CAST(:before AS timestamptz)
+        ORDER BY fired_at LIMIT CAST(:size AS bigint))
+"""
+
+_CLAIMS = """
+    DELETE FROM job_execution WHERE job = :job AND idempotency_key IN (
+        SELECT idempotency_key FROM job_execution
+        WHERE job = :job AND idempotency_key < :before_key AND state = 'COMPLETED'
+        ORDER BY idempotency_key LIMIT CAST(:size AS bigint))
+"""
