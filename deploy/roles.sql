@@ -17,3 +17,13 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO ticketflow_run;
 GRANT INSERT ON ledger_entry, settlement_window, outbox_event TO ticketflow_run;
 GRANT INSERT, UPDATE ON settlement_period, settlement_pass, settlement_chunk, settlement_total, parked_organization
     TO ticketflow_run;
+
+-- What the jobs on schedules do to events, reservations and their own records; of an event or a reservation only what
+-- its end changes.
+GRANT UPDATE (status, closed_at) ON event TO ticketflow_run;
+GRANT UPDATE (status, confirmed_at, expired_at, expired_by, stuck_reported_at) ON reservation TO ticketflow_run;
+GRANT INSERT ON reminder, alert TO ticketflow_run;
+GRANT INSERT, UPDATE ON reminder_kind TO ticketflow_run;
+GRANT INSERT, UPDATE, DELETE ON job_execution TO ticketflow_run;
+GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
+GRANT DELETE ON outbox_event TO ticketflow_run;

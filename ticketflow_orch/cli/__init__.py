@@ -12,7 +12,23 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.cli import db, demo, doctor, env, explain, importing, migrate, settle, status, ui
+from ticketflow_orch.cli import (
+    claims,
+    db,
+    demo,
+    doctor,
+    effects,
+    env,
+    explain,
+    health,
+    importing,
+    metrics,
+    migrate,
+    reservations,
+    settle,
+    status,
+    ui,
+)
 from ticketflow_orch.errors import InputError
 
 REFUSED = 2
@@ -33,10 +49,15 @@ app.command("ui")(ui.ui)
 app.command("settle")(settle.settle)
 app.command("status")(status.status)
 app.command("explain")(explain.explain)
+app.command("effects")(effects.effects)
 app.command("doctor")(doctor.doctor)
+app.command("health")(health.health)
+app.command("metrics")(metrics.metrics)
 app.command("import")(importing.import_)
 app.command("migrate")(migrate.migrate)
 app.command("env")(env.env)
+app.add_typer(reservations.app, name="reservations")
+app.add_typer(claims.app, name="claims")
 app.add_typer(db.app, name="db")
 
 

@@ -133,17 +133,17 @@ def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
         yield Finding("dagster instance", State.WRONG, f"{file} is not the one of this version", _MIGRATE)
         return
     yield Finding("dagster instance", State.OK, str(dagster_home(settings)))
-    with _untouched(dagster_home(settings), databases) as instance:
+    with untouched(dagster_home(settings), databases) as instance:
         if not storage_is_current(instance):
             yield Finding("dagster storage", State.WRONG, "its tables are not those of the installed Dagster", _MIGRATE)
             return
         yield Finding("dagster storage", State.OK, "at the revision of the installed Dagster")
         yield _pools(instance)
-        yield _daemon(instance)
+        yield daemon(instance)
 
 
 @contextmanager
-def _untouched(home: Path, databases: Databases) -> Iterator[DagsterInstance]:
+def untouched(home: Path, databases: Databases) -> Iterator[DagsterInstance]:
     """The instance, without the tables that opening it would create."""
     url = databases.dagster.render_as_string(hide_password=False)
     storage = {"postgres": {"postgres_url": url, "should_autocreate_tables": False}}
@@ -164,7 +164,8 @@ def _pools(instance: DagsterInstance) -> Finding:
     return Finding("pools", State.OK, ", ".join(f"{name} {limit}" for name, limit in sorted(limits.items())))
 
 
-def _daemon(instance: DagsterInstance) -> Finding:
+def daemon(instance: DagsterInstance) -> Finding:
+    """Whether the daemon has lately shown a sign of life, in all of its parts."""
     beats = instance.get_daemon_heartbeats()
     required = set(instance.get_required_daemon_types())
     # Dagster itself calls a daemon healthy for half an hour after its last sign of life.

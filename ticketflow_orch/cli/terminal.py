@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,3 +34,21 @@ def rows_shown() -> Iterator[Callable[[str, int], None]]:
     with Progress(*columns, console=target, transient=True, disable=not target.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda step, rows: bar.update(task, description=f"{step}: {rows:,} rows")
+
+
+def moment(instant: datetime | None) -> str:
+    """`instant` as a cell of a table, in UTC to the second; empty where there is none."""
+    return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table of cells that are shown as they are, whatever brackets stand in them; columns without a cell go."""
+    from rich.table import Table
+    from rich.text import Text
+
+    filled = list(rows)
+    shown = [place for place in range(len(columns)) if any(row[place] for row in filled)]
+    table = Table(*(columns[place] for place in shown), box=None, pad_edge=False)
+    for row in filled:
+        table.add_row(*(Text(row[place], overflow="fold") for place in shown))
+    console().print(table)

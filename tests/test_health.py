@@ -1,0 +1,92 @@
+"""The health check: what counts as a problem, to the second, and how it is put."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.rows import instant
+from ticketflow_orch.executions import Execution
+from ticketflow_orch.health import problems, written_out
+from ticketflow_orch.months import Month
+from ticketflow_orch.situation import Situation
+
+NOW = instant("2026-06-02T12:00")
+WELL = Situation(
+    business_now=NOW, database_now=NOW, clock_difference=0.2, firings=(), effects=(), undelivered=(),
+    delivered=(), last_success={}, due_since={}, outbox_due_since=None, unsettled=(), parked=0, stale=(), stuck=0,
+    without_ticket=0,
+)  # fmt: skip
+
+
+def found(**changes: Any) -> list[str]:
+    return list(problems(replace(WELL, **changes), "Europe/Madrid"))
+
+
+def test_where_all_is_well_nothing_is_said() -> None:
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("job", "longest"),
+    [
+        ("close_events", timedelta(days=3)),
+        ("expire_reservations", timedelta(minutes=3)),
+        ("send_reminders", timedelta(minutes=45)),
+    ],
+)
+def test_work_that_is_due_for_more_than_three_intervals_is_a_problem(job: str, longest: timedelta) -> None:
+    assert found(due_since={job: NOW - longest}) == []
+    since = NOW - longest - timedelta(seconds=1)
+    [line] = found(due_since={job: since})
+    assert line.startswith(f"{job}: work has been due for {written_out(NOW - since)}, since {since.isoformat()}")
+
+
+def test_a_stale_claim_is_named_with_its_holder() -> None:
+    stale = Execution("close_events", "2026-06-01T02:30:00+00:00", "PROCESSING", 1, "host/1/word", NOW, NOW)
+    [line] = found(stale=(stale,))
+    assert line.startswith("claim (close_events, 2026-06-01T02:30:00+00:00): its holder host/1/word let the lease end")
+
+
+@pytest.mark.parametrize(
+    ("at", "lines"),
+    # Day 3 of June is over in Madrid at 22:00 UTC.
+    [(instant("2026-06-03T21:59:59"), 0), (instant("2026-06-03T22:00"), 1)],
+)
+def test_a_month_that_is_unsettled_after_day_3_is_a_problem(at: datetime, lines: int) -> None:
+    assert len(found(business_now=at, unsettled=(Month(2026, 5),))) == lines
+
+
+def test_december_is_due_in_the_year_after() -> None:
+    assert found(business_now=instant("2027-01-02T12:00"), unsettled=(Month(2026, 12),)) == []
+    assert len(found(business_now=instant("2027-01-04T12:00"), unsettled=(Month(2026, 12),))) == 1
+
+
+def test_an_event_that_waits_for_long_in_the_outbox_is_a_problem() -> None:
+    assert found(outbox_due_since=NOW - timedelta(minutes=15)) == []
+    assert found(outbox_due_since=NOW - timedelta(minutes=16)) == [
+        "outbox: the oldest event has been due for 16 min 0 s; is the relay running?"
+    ]
+
+
+@pytest.mark.parametrize(("difference", "direction"), [(5.1, "ahead of"), (-5.1, "behind")])
+def test_clocks_that_differ_by_more_than_five_seconds_are_a_problem(difference: float, direction: str) -> None:
+    [line] = found(clock_difference=difference)
+    assert line.startswith(f"clock: this host is 5.1 s {direction} the database")
+    assert found(clock_difference=difference / 5.1 * 5) == []
+
+
+@pytest.mark.parametrize(
+    ("age", "words"),
+    [
+        (timedelta(0), "0 s"),
+        (timedelta(seconds=59), "59 s"),
+        (timedelta(minutes=12, seconds=5), "12 min 5 s"),
+        (timedelta(days=3, hours=4, minutes=59), "3 d 4 h"),
+    ],
+)
+def test_ages_are_told_in_their_two_largest_units(age: timedelta, words: str) -> None:
+    assert written_out(age) == words

@@ -1,0 +1,221 @@
+"""The commands for operators: what they print, what they refuse, and with which exit code."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dagster import DagsterInstance
+from dagster._daemon.types import DaemonHeartbeat
+from sqlalchemy import Engine, text
+from sqlalchemy.engine import URL
+from typer.testing import CliRunner
+
+from tests.conftest import run_sql
+from tests.homes import fresh_home, variables_for
+from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.statements import execute
+from ticketflow_orch import cli
+from ticketflow_orch.clock import now
+from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.firings import Firing
+from ticketflow_orch.instance import running
+from ticketflow_orch.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.scheduled_work import run_once
+from ticketflow_orch.settings import read_settings
+
+
+@pytest.fixture
+def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[Path]:
+    """A home on a running server with a migrated database; Dagster's is not there yet."""
+    storage = server.url(f"{url.database}_dagster")
+    with fresh_home(scratch, **variables_for(url, storage)) as home:
+        yield home
+    run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
+
+
+def run(*arguments: str) -> list[str]:
+    """The lines that a command prints."""
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output.splitlines()
+
+
+def refusal(*arguments: str) -> str:
+    """What a command says against its input."""
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exception is not None, result.output
+    return str(result.exception)
+
+
+def add_stuck(engine: Engine, **values: Any) -> int:
+    """A reservation with a stuck payment; returns its organization."""
+    organization = add_organization(engine)
+    evening = add_event(engine, organization, external_ref="concert", ends_at=instant("2027-01-01T00:00"))
+    add_reservation(engine, evening, payment_started_at=instant("2026-05-01T10:14"), **values)
+    expire_reservations(engine, LifecycleRules(instant("2026-06-02T00:00"), "run"))
+    return organization
+
+
+def test_a_stuck_payment_is_listed_and_resolved(engine: Engine, home: Path) -> None:
+    add_stuck(engine, public_ref="R-1")
+    listed = run("reservations", "stuck")
+    assert listed[1].split()[:3] == ["R-1", "concert", "2"]
+    assert "not seen" in listed[1]
+    assert run("reservations", "resolve", "R-1", "--expire") == ["R-1 is expired, and its seats are released."]
+    assert run("reservations", "stuck") == ["No payment is stuck."]
+    with engine.connect() as connection:
+        by = connection.execute(text("SELECT expired_by FROM reservation")).scalar_one()
+    assert by.startswith("by hand: ")
+
+
+def test_a_resolution_is_one_of_two_and_for_stuck_payments_only(engine: Engine, home: Path) -> None:
+    add_stuck(engine, public_ref="R-1")
+    assert "--confirm or --expire" in refusal("reservations", "resolve", "R-1")
+    assert "--confirm or --expire" in refusal("reservations", "resolve", "R-1", "--confirm", "--expire")
+    assert run("reservations", "resolve", "R-1", "--confirm") == ["R-1 is confirmed."]
+    assert "is not stuck" in refusal("reservations", "resolve", "R-1", "--confirm")
+
+
+def test_money_without_a_ticket_is_listed_with_its_amount(engine: Engine, home: Path) -> None:
+    assert run("reservations", "unticketed") == ["All money has its ticket."]
+    organization = add_organization(engine)
+    held = add_reservation(engine, add_event(engine, organization), public_ref="R-1")
+    expire_reservations(engine, LifecycleRules(instant("2026-06-02T00:00"), "run"))
+    add_movement(engine, organization, 123_456, "2026-06-02T05:00", reservation_id=held, external_ref="capture-1")
+    assert run("reservations", "unticketed")[1].split()[2:] == ["capture-1", "1,234.56", "EUR", "R-1", "EXPIRED"]
+
+
+def test_claims_are_listed_by_job_and_state_and_released(engine: Engine, home: Path) -> None:
+    assert run("claims", "list") == ["There is no claim."]
+    run_once(engine, Firing("close_events", instant("2026-06-01T02:30"), "run"), dict)
+    key = "2026-06-01T02:31:00+00:00"
+    execute(
+        engine,
+        """
+        INSERT INTO job_execution (job, idempotency_key, state, owner, lease_until)
+        VALUES ('expire_reservations', :key, 'PROCESSING', 'host/1/word', now() - interval '1 minute')
+        """,
+        key=key,
+    )
+    assert len(run("claims", "list")) == 3
+    assert [line.split()[0] for line in run("claims", "list", "--job", "close_events")[1:]] == ["close_events"]
+    assert run("claims", "list", "--stale")[1].split()[:3] == ["expire_reservations", key, "PROCESSING"]
+    assert run("claims", "list", "--stale", "--job", "close_events") == ["No claim is stale."]
+
+    assert run("claims", "release", "expire_reservations", key)[0].startswith(f"The claim (expire_reservations, {key})")
+    assert run("claims", "list", "--stale") == ["No claim is stale."]
+    assert "is being processed" in refusal("claims", "release", "expire_reservations", key)
+
+
+def test_effects_are_a_table_or_lines_of_json(engine: Engine, home: Path) -> None:
+    add_stuck(engine, public_ref="R-[1]")
+    head, line = run("effects", "--reservation", "R-[1]")
+    assert head.split() == ["at", "(UTC)", "who", "what", "state", "key"]
+    assert line.split()[:3] == ["2026-06-02", "00:00:00", "R-[1]"]
+    [line] = run("effects", "--event", "concert", "--json")
+    effect = json.loads(line)
+    assert (effect["at"], effect["key"]) == ("2026-06-02T00:00:00+00:00", "ReservationPaymentStuck:R-[1]")
+    assert len(effect["event_id"]) == 36
+
+
+def test_effects_are_those_of_one_thing(home: Path) -> None:
+    assert refusal("effects").startswith("Name one of --reservation, --event and --organization")
+    assert refusal("effects", "--event", "a", "--reservation", "b").startswith("Name one of")
+
+
+def test_metrics_are_printed_or_written_whole(home: Path, tmp_path: Path) -> None:
+    printed = run("metrics")
+    file = tmp_path / "ticketflow.prom"
+    assert run("metrics", "--textfile", str(file)) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["ticketflow.prom"]
+    names = {line.partition(" ")[0] for line in file.read_text().splitlines() if not line.startswith("#")}
+    assert names == {line.partition(" ")[0] for line in printed if not line.startswith("#")}
+    assert "ticketflow_months_unsettled" in names
+    assert "cannot be written" in refusal("metrics", "--textfile", "/nowhere/ticketflow.prom")
+    assert "not both" in refusal("metrics", "--textfile", "any", "--serve", "9999")
+
+
+def test_metrics_are_served_on_this_machine_until_a_signal(home: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-c", "from ticketflow_orch.cli import main; main()", "metrics", "--serve", str(port)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy()) as process:
+        assert process.stderr is not None
+        assert f"http://127.0.0.1:{port}/metrics" in process.stderr.readline()
+        for _ in range(2):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+            connection.request("GET", "/metrics")
+            assert b"ticketflow_clock_difference_seconds" in connection.getresponse().read()
+            connection.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def health() -> tuple[int, list[str]]:
+    result = CliRunner().invoke(cli.app, ["health"])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output.splitlines()
+
+
+def test_health_names_a_daemon_that_is_silent_and_a_window_that_was_missed(engine: Engine, home: Path) -> None:
+    with running(read_settings()):
+        assert health() == (
+            1,
+            ["daemon: was never seen; no schedule runs without it; start it with `ticketflow ui`."],
+        )
+        # From the first firing on record each window is expected to have one.
+        run_once(engine, Firing("send_reminders", now(), "run"), dict)
+        execute(engine, "UPDATE job_firing SET fired_at = now() - interval '30 hours'")
+        code, lines = health()
+    assert code == 1
+    missed = {line.partition(":")[0] for line in lines if "was never started" in line}
+    assert missed == {"close_events", "housekeeping"}
+
+
+def test_health_is_ok_where_nothing_is_wrong(engine: Engine, home: Path) -> None:
+    with running(read_settings()), DagsterInstance.get() as instance:
+        for kind in instance.get_required_daemon_types():
+            instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), kind, "this one", []))
+        assert health() == (0, ["ok"])
+
+
+def test_health_says_so_when_nothing_can_be_reached(server: EmbeddedServer, scratch: Path) -> None:
+    variables = variables_for(server.url("absent"), server.url("absent_too"))
+    with fresh_home(scratch, **variables):
+        code, lines = health()
+    assert code == 1
+    assert [line.partition(":")[0] for line in lines] == ["database", "dagster"]
+
+
+def test_health_says_so_when_the_schema_or_the_instance_is_not_this_versions(
+    engine: Engine, home: Path, server: EmbeddedServer, url: URL
+) -> None:
+    run_sql(server.url(), f"CREATE DATABASE {url.database}_dagster")
+    execute(engine, "UPDATE alembic_version SET version_num = '0001'")
+    code, lines = health()
+    assert code == 1
+    assert [line.partition(":")[0] for line in lines] == ["schema", "dagster"]
+    assert "run `ticketflow migrate`" in lines[1]
+
+
+def test_health_gives_up_on_a_database_that_does_not_answer(
+    engine: Engine, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_STATEMENT", "200ms")
+    with engine.connect() as holding:
+        holding.execute(text("LOCK TABLE outbox_event"))
+        code, lines = health()
+    assert code == 1
+    assert any(line.startswith("database: a question had no answer (canceling statement") for line in lines)

@@ -1,0 +1,70 @@
+"""What an outside watchdog must know: the situation judged, one line a problem.
+
+The alerts in the outbox travel through what they watch; this does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date, datetime, timedelta
+
+from ticketflow_orch.months import Month, day_window
+from ticketflow_orch.situation import Situation
+
+# How long work may be due: three intervals of its schedule.
+LONGEST_DUE = {
+    "close_events": timedelta(days=3),
+    "expire_reservations": timedelta(minutes=3),
+    "send_reminders": timedelta(minutes=45),
+}
+LONGEST_OUTBOX = timedelta(minutes=15)
+LARGEST_CLOCK_DIFFERENCE = 5.0  # seconds
+LAST_SETTLEMENT_DAY = 3
+
+
+def problems(situation: Situation, business_timezone: str) -> Iterator[str]:
+    """One line for each thing that is wrong in `situation`, naming the value and what to look at."""
+    for job, since in sorted(situation.due_since.items()):
+        age = situation.business_now - since
+        if age > LONGEST_DUE[job]:
+            yield f"{job}: work has been due for {written_out(age)}, since {_instant(since)}; see its schedule."
+    for claim in situation.stale:
+        yield (
+            f"claim ({claim.job}, {claim.key}): its holder {claim.owner} let the lease end at "
+            f"{_instant(claim.lease_until)}; the next run takes it over, or use `ticketflow claims release`."
+        )
+    for month in situation.unsettled:
+        if situation.business_now >= _deadline(month, business_timezone):
+            yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
+    if situation.outbox_due_since is not None:
+        age = situation.database_now - situation.outbox_due_since
+        if age > LONGEST_OUTBOX:
+            yield f"outbox: the oldest event has been due for {written_out(age)}; is the relay running?"
+    if abs(situation.clock_difference) > LARGEST_CLOCK_DIFFERENCE:
+        direction = "ahead of" if situation.clock_difference > 0 else "behind"
+        yield (
+            f"clock: this host is {abs(situation.clock_difference):.1f} s {direction} the database; "
+            "check the time synchronization of both."
+        )
+
+
+def written_out(age: timedelta) -> str:
+    """`age` in its two largest units: "3 d 4 h", "12 min 5 s"."""
+    seconds = round(age.total_seconds())
+    parts = [
+        (seconds // 86_400, "d"),
+        (seconds // 3_600 % 24, "h"),
+        (seconds // 60 % 60, "min"),
+        (seconds % 60, "s"),
+    ]
+    first = next((place for place, (count, _) in enumerate(parts) if count), len(parts) - 1)
+    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
+
+
+def _deadline(month: Month, business_timezone: str) -> datetime:
+    following = month.next()
+    return day_window(date(following.year, following.number, LAST_SETTLEMENT_DAY + 1), business_timezone).starts_at
+
+
+def _instant(instant: datetime | None) -> str:
+    return "" if instant is None else instant.isoformat(timespec="seconds")

@@ -1,0 +1,99 @@
+"""The situation as Prometheus metrics: one collector that asks the database at every scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+from sqlalchemy import Engine
+
+from ticketflow_orch.settings import Settings
+from ticketflow_orch.situation import Counted, Situation, read_situation
+
+
+class TicketFlowCollector(Collector):
+    """All metrics of the back office, read from TicketFlow's database when they are asked for."""
+
+    def __init__(self, engine: Engine, settings: Settings) -> None:
+        self._engine = engine
+        self._settings = settings
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """The situation now."""
+        return families(read_situation(self._engine, self._settings))
+
+
+def families(situation: Situation) -> Iterator[GaugeMetricFamily]:
+    """The metrics that `situation` makes, each documented with its unit."""
+    yield _counts(
+        "job_firings_24h", "Starts of scheduled work in the last 24 hours.", "job host outcome", situation.firings
+    )
+    yield _counts(
+        "job_effects_24h", "What completed windows of the last 24 hours did.", "job effect", situation.effects
+    )
+    yield _gauge(
+        "job_last_success_timestamp_seconds",
+        "When a job last completed a window. Minute jobs start only when something is due.",
+        {job: instant.timestamp() for job, instant in situation.last_success.items()},
+    )
+    yield _gauge(
+        "job_oldest_due_seconds",
+        "For how long the work that has waited longest has been due; 0 where nothing is.",
+        {
+            job: max(0, (situation.business_now - since).total_seconds())
+            for job, since in {
+                "close_events": situation.business_now,
+                "expire_reservations": situation.business_now,
+                "send_reminders": situation.business_now,
+                **situation.due_since,
+            }.items()
+        },
+    )
+    yield _counts(
+        "outbox_events",
+        "Events that are not delivered, by type and state; at most 100,000 are counted.",
+        "event_type state",
+        situation.undelivered,
+    )
+    yield _counts("outbox_delivered_24h", "Events delivered in the last 24 hours.", "event_type", situation.delivered)
+    for name, meaning, value in (
+        ("outbox_oldest_due_seconds", "For how long the oldest event has been due for delivery.", _age(situation)),
+        ("months_unsettled", "Months that are over in every zone and not settled.", len(situation.unsettled)),
+        ("organizations_parked", "Organizations that a settlement had to leave out.", situation.parked),
+        ("claims_stale", "Claims whose holder let the lease run out.", len(situation.stale)),
+        ("payments_stuck", "Payments that wait for a person; at most 1,000 are counted.", situation.stuck),
+        (
+            "captures_without_ticket",
+            "Captures that came after their reservation had ended; at most 1,000 are counted.",
+            situation.without_ticket,
+        ),
+        (
+            "clock_difference_seconds",
+            "This host's clock minus the database's.",
+            round(situation.clock_difference, 3) + 0.0,
+        ),
+    ):
+        family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
+        family.add_metric([], value)
+        yield family
+
+
+def _age(situation: Situation) -> float:
+    if situation.outbox_due_since is None:
+        return 0
+    return max(0, (situation.database_now - situation.outbox_due_since).total_seconds())
+
+
+def _counts(name: str, meaning: str, labels: str, counted: tuple[Counted, ...]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"ticketflow_{name}", meaning, labels=labels.split())
+    for one in counted:
+        family.add_metric(one.labels, one.count)
+    return family
+
+
+def _gauge(name: str, meaning: str, by_job: dict[str, float]) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"ticketflow_{name}", meaning, labels=["job"])
+    for job, value in sorted(by_job.items()):
+        family.add_metric([job], value)
+    return family

@@ -1,0 +1,179 @@
+"""How the back office is doing, as its database tells: what metrics show and the health check judges.
+
+Runs are short and gone when anybody asks, so everything is read from tables. Each figure is one query that an index
+bounds, whatever the tables hold; a figure that could still grow without limit stops at `MOST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import Connection, Engine, text
+
+from ticketflow_orch import clock
+from ticketflow_orch.database import transaction
+from ticketflow_orch.executions import Execution, stale_claims
+from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
+from ticketflow_orch.months import Month
+from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
+from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.due import due_months
+from ticketflow_orch.stuck_payments import stuck_payments
+
+MOST = 100_000
+_MOST_CASES = 1_000
+_DAY = timedelta(days=1)
+_LONGEST_STATEMENT = "10s"
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How many, by what: (job, host, outcome), (job, effect), (event type, state) or (event type,)."""
+
+    labels: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """The state at `business_now` and, by the database's clock, at `database_now`.
+
+    Counts of what happened are over the last 24 hours. `due_since` has an entry for each job whose work is waiting.
+    `clock_difference` is in seconds, positive where this host is ahead of the database.
+    """
+
+    business_now: datetime
+    database_now: datetime
+    clock_difference: float
+    firings: tuple[Counted, ...]
+    effects: tuple[Counted, ...]
+    undelivered: tuple[Counted, ...]
+    delivered: tuple[Counted, ...]
+    last_success: Mapping[str, datetime]
+    due_since: Mapping[str, datetime]
+    outbox_due_since: datetime | None
+    unsettled: tuple[Month, ...]
+    parked: int
+    stale: tuple[Execution, ...]
+    stuck: int
+    without_ticket: int
+
+
+def read_situation(engine: Engine, settings: Settings) -> Situation:
+    """Ask the database, with ten seconds at most for each figure."""
+    with transaction(engine) as connection:
+        connection.execute(
+            text("SELECT set_config('statement_timeout', :longest, true)"), {"longest": _LONGEST_STATEMENT}
+        )
+        database_now, difference = _clocks(connection)
+        now = clock.now(settings.fixed_clock)
+        since = database_now - _DAY
+        return Situation(
+            business_now=now,
+            database_now=database_now,
+            clock_difference=difference,
+            firings=_counted(connection, FIRINGS, since=since),
+            effects=_counted(connection, EFFECTS, since=since, from_key=_key(since), to_key=_key(database_now + _DAY)),
+            undelivered=_counted(connection, UNDELIVERED, most=MOST),
+            delivered=_counted(connection, DELIVERED, since=since),
+            last_success=_last_success(connection),
+            due_since=_due_since(connection, settings, now),
+            outbox_due_since=connection.execute(text(OUTBOX_DUE)).scalar_one(),
+            unsettled=due_months(connection, now, Month.parse(settings.first_month)),
+            parked=connection.execute(text(PARKED)).scalar_one(),
+            stale=stale_claims(connection),
+            stuck=len(stuck_payments(connection, _MOST_CASES)),
+            without_ticket=len(money_without_ticket(connection, _MOST_CASES)),
+        )
+
+
+def _clocks(connection: Connection) -> tuple[datetime, float]:
+    before = datetime.now(UTC)
+    database_now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    after = datetime.now(UTC)
+    return database_now, (before + (after - before) / 2 - database_now).total_seconds()
+
+
+def _key(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="seconds")
+
+
+def _counted(connection: Connection, query: str, **parameters: object) -> tuple[Counted, ...]:
+    return tuple(Counted(tuple(labels), count) for *labels, count in connection.execute(text(query), parameters))
+
+
+def _last_success(connection: Connection) -> dict[str, datetime]:
+    return {row.job: row.finished_at for row in connection.execute(text(LAST_SUCCESS))}
+
+
+def _due_since(connection: Connection, settings: Settings, now: datetime) -> dict[str, datetime]:
+    rules = LifecycleRules.configured(settings, now)
+    found = {
+        "close_events": oldest_due_event(connection, rules),
+        "expire_reservations": oldest_due_reservation(connection, rules),
+        "send_reminders": oldest_due_reminder(connection, ReminderRules.configured(settings, now)),
+    }
+    return {job: since for job, since in found.items() if since is not None}
+
+
+FIRINGS = """
+    SELECT job, host, outcome, count(*) FROM job_firing
+    WHERE fired_at >= CAST(:since AS timestamptz)
+    GROUP BY job, host, outcome ORDER BY job, host, outcome
+"""
+
+# The jobs that have claims, by one index probe a job.
+_JOBS = """
+    RECURSIVE known (job) AS (
+        (SELECT job FROM job_execution ORDER BY job LIMIT 1)
+        UNION ALL
+        SELECT (SELECT job FROM job_execution WHERE job > known.job ORDER BY job LIMIT 1)
+        FROM known WHERE job IS NOT NULL
+    )
+"""
+
+# From the stored results of windows, because no index finds what was closed or expired when. What a killed run had
+# committed is missing here: its successor's result counts only its own. `left` is no count of what was done.
+EFFECTS = f"""
+    WITH {_JOBS}
+    SELECT known.job, effect.key, CAST(sum(CAST(effect.value AS bigint)) AS bigint)
+    FROM known
+    JOIN job_execution AS done ON done.job = known.job
+        AND idempotency_key >= :from_key AND idempotency_key < :to_key
+        AND state = 'COMPLETED' AND finished_at >= CAST(:since AS timestamptz)
+    CROSS JOIN LATERAL jsonb_each(result) AS effect
+    WHERE jsonb_typeof(effect.value) = 'number' AND effect.key <> 'left'
+    GROUP BY known.job, effect.key ORDER BY known.job, effect.key
+"""
+
+LAST_SUCCESS = f"""
+    WITH {_JOBS}
+    SELECT known.job, latest.finished_at
+    FROM known CROSS JOIN LATERAL (
+        SELECT finished_at FROM job_execution
+        WHERE job = known.job AND state = 'COMPLETED'
+        ORDER BY idempotency_key DESC LIMIT 1
+    ) AS latest
+    UNION ALL
+    SELECT 'monthly_settlement', max(finished_at) FROM settlement_pass WHERE state = 'DONE' HAVING count(*) > 0
+"""
+
+UNDELIVERED = """
+    SELECT event_type, state, count(*) FROM (
+        SELECT event_type, state FROM outbox_event
+        WHERE state NOT IN ('DELIVERED', 'SUPPRESSED') LIMIT CAST(:most AS bigint)
+    ) AS waiting
+    GROUP BY event_type, state ORDER BY event_type, state
+"""
+
+DELIVERED = """
+    SELECT event_type, count(*) FROM outbox_event
+    WHERE state = 'DELIVERED' AND delivered_at >= CAST(:since AS timestamptz)
+    GROUP BY event_type ORDER BY event_type
+"""
+
+OUTBOX_DUE = "SELECT min(available_at) FROM outbox_event WHERE state IN ('PENDING', 'INFLIGHT')"
+
+PARKED = "SELECT count(*) FROM parked_organization WHERE resolved_at IS NULL"
