@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test check lock clean bench-settlement
+.PHONY: help install demo ui test check lock clean inventory chaos bench-settlement bench-backfill bench-lifecycle
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,15 +47,20 @@ clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+inventory: $(INSTALLED) ## write docs/schedules.md anew, from the definitions
+	$(BIN)/python -m docs.inventory
+
+
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
 
-.PHONY: chaos
 chaos: $(INSTALLED) ## settle under many more kills, crashes and random movements than the tests do (ARGS=…)
 	CHAOS_ROUNDS=20 CHAOS_KILLS=40 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 CHAOS_MOVEMENTS=10000 CHAOS_SECONDS=60 \
 		$(BIN)/python -m pytest --timeout=1800 tests/chaos tests/test_settlement_late_movements.py \
 		tests/test_settlement_amounts.py $(ARGS)
 
-.PHONY: bench-backfill
 bench-backfill: $(INSTALLED) ## what a month of a backfill costs beyond its settlement, through the real daemon
 	$(BIN)/python -m benchmarks.backfill
+
+bench-lifecycle: $(INSTALLED) ## close, expire and remind by the million against the bare SQL (10 GB, half an hour; ARGS=…)
+	$(BIN)/python -m benchmarks.lifecycle $(ARGS)
