@@ -90,7 +90,7 @@ def column_types(engine: Engine) -> dict[str, str]:
 def test_every_column_is_of_a_type_that_neither_rounds_nor_forgets_its_zone(engine: Engine) -> None:
     exact = {
         "bigint", "integer", "smallint", "numeric", "character", "text", "boolean", "date", "month_start",
-        "timestamp with time zone", "uuid", "jsonb",
+        "timestamp with time zone", "interval", "uuid", "jsonb",
     }  # fmt: skip
     assert {name: type_ for name, type_ in column_types(engine).items() if type_ not in exact} == {}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy import CheckConstraint, UniqueConstraint, text
+from sqlalchemy import CheckConstraint, Column, UniqueConstraint, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from ticketflow_orch.schema.columns import (
@@ -120,5 +120,5 @@ alert = table(
 
 late_capture = table(
     "late_capture",
-    reference("movement_id", "money_movement.id", primary_key=True),
+    Column("movement_id", sa.BigInteger, primary_key=True, autoincrement=False),
 )
