@@ -23,7 +23,8 @@ MAY_IMPORT = {
     "resources": {BUSINESS, "dagster"},
     "assets": {BUSINESS, "dagster", "resources"},
     "schedules": {BUSINESS, "dagster", "resources", "assets"},
-    "sensors": {BUSINESS, "dagster", "resources", "assets"},
+    # They watch what happens by the clock.
+    "sensors": {BUSINESS, "dagster", "resources", "assets", "schedules"},
     ENTRY: {BUSINESS, "dagster", "resources", "assets", "schedules", "sensors"},
 }
 PACKAGES = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
