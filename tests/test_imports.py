@@ -112,7 +112,7 @@ for name in {business!r}:
         ("resources.clock", "from ticketflow_orch.definitions import defs"),
         ("assets.monthly_settlement", "from schedules import settlement"),
         ("schedules.settlement", "import sensors.relay"),
-        ("sensors.relay", "from schedules.settlement import settlement_schedule"),
+        ("assets.monthly_settlement", "from schedules.settlement import settlement_schedule"),
         ("sensors.relay", "from ticketflow_orch import instance"),
     ],
 )
