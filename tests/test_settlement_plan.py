@@ -50,13 +50,13 @@ def statements_to_settle(engine: Engine, month: Month, chunk_size: int) -> int:
     return len(executed)
 
 
-def test_a_chunk_takes_three_statements_at_first_and_again(engine: Engine) -> None:
+def test_a_chunk_takes_three_statements_at_first_and_four_again(engine: Engine) -> None:
     for _ in range(12):
         add_organization(engine)
-    for _ in ("at first", "again"):
+    for a_chunk in (3, 4):
         one_chunk = statements_to_settle(engine, FEBRUARY, chunk_size=12)
         four_chunks = statements_to_settle(engine, MARCH, chunk_size=3)
-        assert four_chunks - one_chunk == 3 * 3
+        assert four_chunks - one_chunk == 3 * a_chunk
 
 
 def test_more_organizations_take_no_more_statements(engine: Engine) -> None:
@@ -76,7 +76,7 @@ def test_a_chunk_finds_its_movements_in_the_index_alone_by_the_same_plan_custom_
     engine: Engine, number: int
 ) -> None:
     add_movements(engine, months=24)
-    custom, generic = (explain(engine, chunk_statement(engine, number), mode) for mode in ("custom", "generic"))
+    custom, generic = (explain(engine, number, mode) for mode in ("custom", "generic"))
     for plan in (custom, generic):
         (scan,) = scans_of(plan, "money_movement")
         assert (scan["Node Type"], scan["Index Name"]) == ("Index Only Scan", MOVEMENTS_INDEX)
@@ -92,11 +92,24 @@ def test_a_chunk_finds_its_movements_in_the_index_alone_by_the_same_plan_custom_
 @pytest.mark.parametrize("number", [1, 2], ids=["first", "again"])
 def test_what_a_chunk_reads_does_not_grow_with_the_months_of_history(engine: Engine, number: int) -> None:
     add_movements(engine, months=2)
-    with_two_months = pages_read(explain(engine, chunk_statement(engine, number), "generic"))
+    with_two_months = pages_read(explain(engine, number, "generic"))
     add_movements(engine, months=24)
-    with_twelve_times_as_many = pages_read(explain(engine, chunk_statement(engine, number), "generic"))
+    with_twelve_times_as_many = pages_read(explain(engine, number, "generic"))
     # The way down an index of so many entries is a page longer.
     assert with_two_months <= with_twelve_times_as_many < 2 * with_two_months
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_a_repeat_finds_a_chunks_entries_by_their_key_though_no_statistics_know_of_the_month(
+    engine: Engine, mode: str
+) -> None:
+    add_movements(engine, months=1)
+    add_entries_of_the_months_before(engine, months=24)
+    settle(engine)
+    scans = scans_of(explain(engine, 2, mode), "ledger_entry")
+    assert [scan.get("Index Name") for scan in scans] == ["ledger_entry_pkey"]
+    assert scans[0]["Actual Rows"] == IN_CHUNK
 
 
 def add_movements(engine: Engine, months: int) -> None:
@@ -131,37 +144,51 @@ def add_movements(engine: Engine, months: int) -> None:
         connection.exec_driver_sql("VACUUM (ANALYZE) organization, money_movement, ledger_entry")
 
 
-def chunk_statement(engine: Engine, number: int) -> Statement:
-    """What posts a chunk in the pass of that number, as it reaches the driver."""
-    windows = {zone: MARCH.window(zone) for zone in ZONES}
-    with engine.connect() as connection, statements(engine) as executed:
-        post_chunk(
-            connection, Pass(MARCH, number, instant("2026-06-15T12:00")), CHUNK, windows, "run", first=number == 1
+def add_entries_of_the_months_before(engine: Engine, months: int) -> None:
+    """An entry for each organization in each of the `months` months before March, one month after the other."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("SET session_replication_role = replica")
+        connection.execute(
+            text("""
+                INSERT INTO ledger_entry (organization_id, month, currency, origin_month, sequence, captures, refunds,
+                    chargebacks, fees, commission, commission_tax, net, settlement_pass)
+                SELECT organization.id, month, currency, month, 0, 0, 0, 0, 0, 0, 0, 0, 1
+                FROM generate_series(1, CAST(:months AS integer)) AS age, organization,
+                    CAST(DATE '2026-03-01' - make_interval(months => age) AS date) AS month
+                ORDER BY month, organization.id
+            """),
+            {"months": months},
         )
+        connection.exec_driver_sql("RESET session_replication_role")
+        connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry")
+
+
+def explain(engine: Engine, number: int, mode: str) -> Node:
+    """The plan by which pass `number` posts the chunk, custom (made for its parameters) or generic; changes nothing."""
+    windows = {zone: MARCH.window(zone) for zone in ZONES}
+    settlement = Pass(MARCH, number, instant("2026-06-15T12:00"))
+    with engine.connect() as connection, statements(engine) as executed:
+        post_chunk(connection, settlement, CHUNK, windows, "run", first=number == 1)
         connection.rollback()
-    (statement,) = executed
-    return statement
-
-
-def explain(engine: Engine, statement: Statement, mode: str) -> Node:
-    """The plan that a prepared statement ran by, custom (made for its parameters) or generic; changes nothing."""
-    template, parameters = statement
-    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", template)))
-    numbered = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", template)
+    *settings, (posting, parameters) = executed
+    names = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", posting)))
+    numbered = re.sub(r"%\((\w+)\)s", lambda match: f"${names.index(match[1]) + 1}", posting)
     with engine.connect() as connection:
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
-        # Binds on the client, since EXECUTE is no statement that takes parameters.
+        # Binds on the client: EXECUTE is no statement that takes parameters.
         cursor = psycopg.ClientCursor(driver)
+        for setting, _ in settings:
+            cursor.execute(setting)
         cursor.execute(f"SET LOCAL plan_cache_mode = force_{mode}_plan")
-        cursor.execute(f"PREPARE chunk AS {numbered}")
+        cursor.execute(f"PREPARE posting AS {numbered}")
         cursor.execute(
-            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE chunk ({', '.join(['%s'] * len(names))})",
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE posting ({', '.join(['%s'] * len(names))})",
             [parameters[name] for name in names],
         )
         (explained,) = cursor.fetchone() or ((),)
         driver.rollback()
-        cursor.execute("DEALLOCATE chunk")
+        cursor.execute("DEALLOCATE posting")
         return explained[0]["Plan"]
 
 

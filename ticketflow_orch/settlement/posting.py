@@ -103,6 +103,10 @@ _POST_FIRST = text(f"""
     ORDER BY organization_id, currency
 """)
 
+# Until statistics know of a month, the planner would find what is posted by reading all of the month through its BRIN
+# index, once a chunk, where the key's index has the chunk's entries side by side.
+_WITHOUT_BITMAPS = text("SET LOCAL enable_bitmapscan = off")
+
 _POST_DIFFERENCE = text(f"""
     WITH {DIFFERENCE}, inserted AS (
         INSERT INTO ledger_entry ({_COLUMNS}, reason, settlement_pass, run_id)
@@ -191,4 +195,5 @@ def post_chunk(
     parameters |= {"low": chunk.low_id, "high": chunk.last_id, "run_id": run_id}
     if first and chunk.origin == settlement.month:
         return Posted(rows_new=connection.execute(_POST_FIRST, parameters).rowcount)
+    connection.execute(_WITHOUT_BITMAPS)
     return Posted(*connection.execute(_POST_DIFFERENCE, parameters).one())
