@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from shutil import disk_usage
 from statistics import median
 
 from rich.console import Console
@@ -94,7 +95,7 @@ def main() -> int:
         console.print(f"{time.monotonic() - started:6.0f} s  {what}", markup=False)
 
     figures = Figures()
-    with _server(arguments.keep) as server:
+    with _server(arguments.keep, size) as server:
         for one in sizes:
             load(server, one, say)
         _describe(server, size, say)
@@ -171,8 +172,11 @@ def _peak_memory() -> int:
 
 
 @contextmanager
-def _server(keep: Path | None) -> Iterator[EmbeddedServer]:
+def _server(keep: Path | None, size: Size) -> Iterator[EmbeddedServer]:
     """A server of our own, removed in the end; in `keep` it is found again by the next run, and only stopped."""
+    free, needed = disk_usage(keep.parent if keep else tempfile.gettempdir()).free, size.bytes_on_disk
+    if free < needed and not (keep and keep.exists()):
+        sys.exit(f"{needed / 1e9:.0f} GB of disk are needed and {free / 1e9:.0f} GB are free; use fewer --months.")
     folder = keep or Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
     folder.mkdir(parents=True, exist_ok=True)
     # As root, another account runs the server and must reach it.

@@ -32,6 +32,11 @@ class Size:
         """The name of its database."""
         return f"settlement_{self.organizations}_{self.movements}_{self.history}_{self.months}"
 
+    @property
+    def bytes_on_disk(self) -> int:
+        """What a run takes at most: the databases of all sizes, the ledger, the log ahead of them."""
+        return 2 * 10**9 + 400 * (self.organizations + self.movements + self.history * self.months)
+
     def scaled(self, organizations: int) -> Size:
         """As much for each organization, for another number of them."""
         share = organizations / self.organizations

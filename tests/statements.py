@@ -55,3 +55,28 @@ def begin_pass(engine: Engine, month: str = "2026-03-01") -> None:
 def post(engine: Engine, **values: str) -> None:
     begin_month(engine)
     execute(engine, insertion("ledger_entry", LEDGER_ROW | values))
+
+
+def take(engine: Engine, which: str = "true") -> None:
+    """Put the pending outbox events for which the condition `which` holds in flight, as a relay does."""
+    execute(
+        engine,
+        f"""
+        UPDATE outbox_event SET state = 'INFLIGHT', owner = 'test', attempts = attempts + 1,
+            lease_until = clock_timestamp() + interval '1 minute'
+        WHERE {which}
+        """,
+    )
+
+
+def deliver(engine: Engine, at: str, which: str = "true") -> None:
+    """Let a relay deliver the pending outbox events for which `which` holds, at the SQL instant `at`."""
+    take(engine, which)
+    execute(
+        engine,
+        f"""
+        UPDATE outbox_event SET state = 'DELIVERED', ended_at = {at}, available_at = NULL, lease_until = NULL,
+            owner = NULL
+        WHERE state = 'INFLIGHT' AND {which}
+        """,
+    )

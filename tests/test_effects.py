@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
-from tests.statements import execute
+from tests.statements import deliver, execute
 from tests.test_settlement import settle
 from ticketflow_orch.effects import Effect, effects_on_event, effects_on_organization, effects_on_reservation
 from ticketflow_orch.errors import InputError
@@ -82,8 +82,7 @@ def test_an_organization_shows_its_ledger_and_its_events(evening: Engine) -> Non
 
 
 def test_an_event_that_was_delivered_says_when(evening: Engine) -> None:
-    execute(evening, "UPDATE outbox_event SET state = 'INFLIGHT', lease_until = now()")
-    execute(evening, "UPDATE outbox_event SET state = 'DELIVERED', lease_until = NULL, delivered_at = '2026-06-03Z'")
+    deliver(evening, "'2026-06-03Z'")
     with evening.connect() as connection:
         delivered = [effect for effect in effects_on_reservation(connection, "buyer") if effect.delivered_at]
     assert [(effect.what, effect.delivered_at) for effect in delivered] == [
@@ -102,8 +101,8 @@ def test_a_large_outbox_is_not_scanned(evening: Engine) -> None:
         evening,
         """
         INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at, state,
-            delivered_at)
-        SELECT 'reservation', 'r' || n, 'Any', '{}', 'Any:' || n, now(), 'DELIVERED', now()
+            ended_at, available_at)
+        SELECT 'reservation', 'r' || n, 'Any', '{}', 'Any:' || n, now(), 'DELIVERED', now(), NULL
         FROM generate_series(1, 20000) AS n
         """,
     )

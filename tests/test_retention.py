@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_organization, add_reservation
+from tests.statements import deliver, execute
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.reminders import ReminderRules, send_reminders
 from ticketflow_orch.retention import RetentionRules, prune
@@ -19,25 +20,21 @@ OLD, RECENT = "now() - interval '91 days'", "now() - interval '89 days'"
 RULES = RetentionRules(timedelta(days=90), ["expire_reservations"], batch_size=2)
 
 
-def execute(engine: Engine, statement: str, **parameters: Any) -> None:
-    with engine.begin() as connection:
-        connection.execute(text(statement), parameters)
-
-
 def column(engine: Engine, query: str) -> Sequence[Any]:
     with engine.connect() as connection:
         return connection.execute(text(query)).scalars().all()
 
 
 def add_outbox_event(engine: Engine, key: str, state: str, at: str) -> None:
-    delivered = at if state == "DELIVERED" else "NULL"
-    lease = at if state == "INFLIGHT" else "NULL"
+    ended = at if state in {"DELIVERED", "SUPPRESSED"} else "NULL"
+    available = at if state in {"PENDING", "INFLIGHT"} else "NULL"
+    lease, owner = (at, "'nobody'") if state == "INFLIGHT" else ("NULL", "NULL")
     execute(
         engine,
         f"""
         INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at, state,
-            delivered_at, lease_until)
-        VALUES ('event', 'one', 'EventClosed', '{{}}', :key, {at}, :state, {delivered}, {lease})
+            ended_at, available_at, lease_until, owner)
+        VALUES ('event', 'one', 'EventClosed', '{{}}', :key, {at}, :state, {ended}, {available}, {lease}, {owner})
         """,
         key=key,
         state=state,
@@ -83,8 +80,7 @@ def test_a_reminder_stays_without_its_event_and_still_reminds_nobody_twice(engin
     rules = ReminderRules(starts_at - timedelta(hours=23), {"24h": timedelta(hours=24)})
     execute(engine, "INSERT INTO reminder_kind VALUES ('24h', '24 hours', '2026-01-01Z')")
     assert send_reminders(engine, rules).queued == 1
-    execute(engine, "UPDATE outbox_event SET state = 'INFLIGHT', lease_until = now()")
-    execute(engine, f"UPDATE outbox_event SET state = 'DELIVERED', lease_until = NULL, delivered_at = {OLD}")
+    deliver(engine, OLD)
 
     assert prune(engine, RULES).outbox_events == 1
     assert send_reminders(engine, rules).queued == 0

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.every_server
 
 POST = insertion("ledger_entry", LEDGER_ROW | {"organization_id": "(SELECT count(*) FROM ledger_entry)"})
 SETTLE = "UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = 'a'"
-CLOSE_MONTH = "UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = 'a'"
+CLOSE_MONTH = "UPDATE settlement_period SET state = 'CLOSING'"
 CLOSE_EVENT = "UPDATE event SET status = 'CLOSED', closed_at = clock_timestamp()"
 RESERVE = """
     INSERT INTO reservation (public_ref, event_id, buyer_email, quantity, status, created_at, expires_at)

@@ -88,9 +88,13 @@ def test_one_poisoned_organization_is_parked_and_the_others_are_settled(engine: 
 def close_month(engine: Engine, month: Month) -> None:
     """Close the books of a settled month."""
     with engine.begin() as connection:
+        connection.execute(
+            text("UPDATE settlement_period SET state = 'CLOSING' WHERE month = :month"), {"month": month.first_day}
+        )
         closed = connection.execute(
             text("""
-                UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = 'test'
+                UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = 'test',
+                    closed_role = current_user
                 WHERE month = :month
             """),
             {"month": month.first_day},

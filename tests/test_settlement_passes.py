@@ -21,6 +21,7 @@ from ticketflow_orch.settlement import IncompleteSettlementError
 from ticketflow_orch.settlement.due import due_months
 from ticketflow_orch.settlement.passes import begin_or_join, period_state, plan
 from ticketflow_orch.settlement.posting import Pass
+from ticketflow_orch.settlement.report import month_totals
 
 CAPTURE = """
     INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount, commission_rate_bps,
@@ -235,6 +236,25 @@ def test_an_old_entry_under_a_key_that_no_movement_has_is_corrected_too(engine: 
     legacy(engine, organization, 50, 0, currency="USD")
     settle(engine)
     assert ledger(engine, "currency", "sequence", "net") == [("EUR", 0, 0), ("USD", 0, 38), ("USD", 1, -38)]
+
+
+def test_the_totals_are_what_is_posted_whoever_posted_it(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100, "2026-03-10T10:00")
+    legacy(engine, organization, 100, 0)
+    assert settle(engine).changed_nothing
+    assert totals(engine) == [("EUR", 1, 100, 88)]
+    add_movement(engine, organization, 900, "2026-03-10T10:00")
+    settle(engine)
+    assert totals(engine) == [("EUR", 1, 1000, 880)]
+    settle(engine)
+    assert totals(engine) == [("EUR", 1, 1000, 880)]
+
+
+def totals(engine: Engine) -> list[tuple[str, int, int, int]]:
+    with engine.connect() as connection:
+        found = month_totals(connection, MARCH, MARCH)
+    return [(total.currency, total.organizations, total.captures, total.net) for total in found]
 
 
 @pytest.mark.every_server

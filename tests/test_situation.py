@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
-from tests.statements import execute
+from tests.statements import deliver, execute, take
 from tests.test_settlement import settle
 from ticketflow_orch.clock import now
 from ticketflow_orch.firings import Firing
@@ -87,19 +87,9 @@ def test_the_outbox_is_counted_by_type_and_state_and_aged_by_what_has_waited_lon
     expire_reservations(engine, LifecycleRules(instant("2026-05-02T00:00"), "run"))
     close_events(engine, LifecycleRules(instant("2026-06-02T04:30"), "run"))
     execute(engine, "UPDATE outbox_event SET available_at = '2026-05-02Z' WHERE event_type = 'EventClosed'")
-    execute(
-        engine,
-        """
-        UPDATE outbox_event SET state = 'INFLIGHT', lease_until = now() WHERE event_type = 'ReservationExpired'
-        """,
-    )
-    execute(
-        engine,
-        """
-        UPDATE outbox_event SET state = 'DELIVERED', lease_until = NULL, delivered_at = now()
-        WHERE id = (SELECT min(id) FROM outbox_event WHERE state = 'INFLIGHT')
-        """,
-    )
+    expired = "id = (SELECT {which}(id) FROM outbox_event WHERE event_type = 'ReservationExpired')"
+    deliver(engine, "now()", expired.format(which="min"))
+    take(engine, expired.format(which="max"))
     seen = situation(engine)
     assert seen.undelivered == (
         Counted(("EventClosed", "PENDING"), 2),
@@ -181,8 +171,8 @@ def test_no_figure_scans_a_table_that_grows(engine: Engine) -> None:
         """,
         """
         INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at, state,
-            delivered_at)
-        SELECT 'reservation', n, 'Any', '{}', n, now(), 'DELIVERED', now() - interval '9 days'
+            ended_at, available_at)
+        SELECT 'reservation', n, 'Any', '{}', n, now(), 'DELIVERED', now() - interval '9 days', NULL
         FROM generate_series(1, 5000) AS n
         """,
         """

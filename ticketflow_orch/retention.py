@@ -58,25 +58,17 @@ def prune(engine: Engine, rules: RetentionRules) -> Pruned:
                 return deleted
 
     return Pruned(
-        outbox_events=delete(_DELIVERED, before=before) + delete(_SUPPRESSED, before=before),
+        outbox_events=delete(_ENDED, before=before),
         firings=delete(_FIRINGS, before=before),
         claims=sum(delete(_CLAIMS, job=job, before_key=before_key) for job in rules.minute_jobs),
     )
 
 
-_DELIVERED = """
+_ENDED = """
     DELETE FROM outbox_event WHERE id IN (
         SELECT id FROM outbox_event
-        WHERE state = 'DELIVERED' AND delivered_at < CAST(:before AS timestamptz)
-        ORDER BY delivered_at LIMIT CAST(:size AS bigint))
-"""
-
-# Nobody writes down when an event was suppressed; when its cause happened is the nearest there is.
-_SUPPRESSED = """
-    DELETE FROM outbox_event WHERE id IN (
-        SELECT id FROM outbox_event
-        WHERE state = 'SUPPRESSED' AND occurred_at < CAST(:before AS timestamptz)
-        ORDER BY occurred_at LIMIT CAST(:size AS bigint))
+        WHERE ended_at < CAST(:before AS timestamptz)
+        ORDER BY ended_at LIMIT CAST(:size AS bigint))
 """
 
 _FIRINGS = """

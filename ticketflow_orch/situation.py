@@ -163,17 +163,17 @@ LAST_SUCCESS = f"""
 UNDELIVERED = """
     SELECT event_type, state, count(*) FROM (
         SELECT event_type, state FROM outbox_event
-        WHERE state NOT IN ('DELIVERED', 'SUPPRESSED') LIMIT CAST(:most AS bigint)
+        WHERE ended_at IS NULL LIMIT CAST(:most AS bigint)
     ) AS waiting
     GROUP BY event_type, state ORDER BY event_type, state
 """
 
 DELIVERED = """
     SELECT event_type, count(*) FROM outbox_event
-    WHERE state = 'DELIVERED' AND delivered_at >= CAST(:since AS timestamptz)
+    WHERE state = 'DELIVERED' AND ended_at >= CAST(:since AS timestamptz)
     GROUP BY event_type ORDER BY event_type
 """
 
-OUTBOX_DUE = "SELECT min(available_at) FROM outbox_event WHERE state IN ('PENDING', 'INFLIGHT')"
+OUTBOX_DUE = "SELECT min(available_at) FROM outbox_event WHERE available_at IS NOT NULL"
 
 PARKED = "SELECT count(*) FROM parked_organization WHERE resolved_at IS NULL"

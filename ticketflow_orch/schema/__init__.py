@@ -7,9 +7,11 @@ an instant is an aware UTC datetime, a month is the date of its first day.
 from __future__ import annotations
 
 from ticketflow_orch.schema.application import currency, data_import, event, money_movement, organization, reservation
+from ticketflow_orch.schema.books import opening_balance, organization_balance, payout, statement_mail
 from ticketflow_orch.schema.columns import metadata
 from ticketflow_orch.schema.effects import (
     alert,
+    delivery_stop,
     job_execution,
     job_firing,
     late_capture,
@@ -31,6 +33,7 @@ __all__ = [
     "alert",
     "currency",
     "data_import",
+    "delivery_stop",
     "event",
     "job_execution",
     "job_firing",
@@ -38,9 +41,12 @@ __all__ = [
     "ledger_entry",
     "metadata",
     "money_movement",
+    "opening_balance",
     "organization",
+    "organization_balance",
     "outbox_event",
     "parked_organization",
+    "payout",
     "reminder",
     "reminder_kind",
     "reservation",
@@ -49,4 +55,5 @@ __all__ = [
     "settlement_period",
     "settlement_total",
     "settlement_window",
+    "statement_mail",
 ]

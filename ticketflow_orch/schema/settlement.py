@@ -29,9 +29,12 @@ settlement_period = table(
     text_column("settled_by", nullable=True),
     instant("closed_at", nullable=True),
     text_column("closed_by", nullable=True),
-    one_of("state", "OPEN", "SETTLED", "CLOSED"),
+    text_column("closed_role", nullable=True),
+    *(instant(name, nullable=True) for name in ("paid_at", "stated_at")),
+    one_of("state", "OPEN", "SETTLED", "CLOSING", "CLOSED"),
     *(exactly_when(name, "state <> 'OPEN'") for name in ("settled_at", "settled_by")),
-    *(exactly_when(name, "state = 'CLOSED'") for name in ("closed_at", "closed_by")),
+    *(exactly_when(name, "state = 'CLOSED'") for name in ("closed_at", "closed_by", "closed_role")),
+    *(CheckConstraint(f"{name} IS NULL OR state = 'CLOSED'") for name in ("paid_at", "stated_at")),
 )
 
 settlement_window = table(
@@ -88,6 +91,7 @@ parked_organization = table(
     text_column("reason", nullable=True),
     stamp("since"),
     instant("resolved_at", nullable=True),
+    *(text_column(name, nullable=True) for name in ("parked_by", "resolved_by")),
     CheckConstraint("num_nonnulls(error, reason) = 1"),
     index("parked_organization_unresolved", "organization_id", "month", unique=True, where="resolved_at IS NULL"),
 )

@@ -30,10 +30,11 @@ RECOMPUTED = """
         SELECT organization.id AS organization_id, movement.currency,
             movement.commission_rate_bps, movement.commission_tax_bps,
             sum(amount) * movement.commission_rate_bps * 0.0001 AS exact_commission,
-            coalesce(sum(amount) FILTER (WHERE kind = 'CAPTURE'), 0) AS captures,
-            coalesce(sum(amount) FILTER (WHERE kind = 'REFUND'), 0) AS refunds,
-            coalesce(sum(amount) FILTER (WHERE kind IN ('CHARGEBACK', 'CHARGEBACK_REVERSAL')), 0) AS chargebacks,
-            coalesce(sum(amount) FILTER (WHERE kind IN ('FEE', 'MANUAL')), 0) AS fees
+            CAST(coalesce(sum(amount) FILTER (WHERE kind = 'CAPTURE'), 0) AS bigint) AS captures,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind = 'REFUND'), 0) AS bigint) AS refunds,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind IN ('CHARGEBACK', 'CHARGEBACK_REVERSAL')), 0) AS bigint)
+                AS chargebacks,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind IN ('FEE', 'MANUAL')), 0) AS bigint) AS fees
         FROM organization
         JOIN time_window USING (timezone)
         CROSS JOIN LATERAL (
@@ -54,8 +55,9 @@ RECOMPUTED = """
         GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
     ), rounded AS (
         SELECT organization_id, currency, commission_rate_bps, commission_tax_bps,
-            captures, refunds, chargebacks, fees, round(exact_commission) AS commission,
-            round(round(exact_commission) * commission_tax_bps * 0.0001) AS commission_tax
+            captures, refunds, chargebacks, fees,
+            CAST(round(exact_commission) AS bigint) AS commission,
+            CAST(round(round(exact_commission) * commission_tax_bps * 0.0001) AS bigint) AS commission_tax
         FROM line
     ), recomputed AS (
         SELECT organization_id, currency,
@@ -123,7 +125,7 @@ _POST_DIFFERENCE = text(f"""
     )
     SELECT (SELECT count(*) FROM inserted WHERE is_new) AS rows_new,
         (SELECT count(*) FROM inserted WHERE NOT is_new) AS rows_adjusted,
-        (SELECT count(*) FROM difference WHERE NOT is_new) AS rows_existing
+        (SELECT count(*) FROM posted) AS rows_existing
 """)
 
 

@@ -1,0 +1,88 @@
+"""Delivery of outbox events to the outside world: what every transport is given and what it answers.
+
+A transport sends one message and says what is known of it. It decides nothing: whether an event is tried again, is
+dead or in doubt is for the relay, which records the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Protocol
+from uuid import UUID
+
+
+class Verdict(Enum):
+    """What is known of an attempt."""
+
+    DELIVERED = "delivered"
+    """The receiver has it."""
+
+    REFUSED = "refused"
+    """The receiver does not have it and may take it later: it said so, or nothing reached it."""
+
+    REJECTED = "rejected"
+    """The receiver does not have it and never will: it said so for good."""
+
+    GONE = "gone"
+    """The receiver does not have it, and wants nothing of this kind any more."""
+
+    UNKNOWN = "unknown"
+    """The receiver may have it or not: the answer was lost, or says nothing about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of an attempt.
+
+    `error`: one sentence for people, unless delivered. `status`: the receiver's code (HTTP or SMTP), if it gave one;
+    `response`: the beginning of what it said. `retry_after`: seconds that it asked to be left alone.
+    """
+
+    verdict: Verdict
+    error: str | None = None
+    status: int | None = None
+    response: str = ""
+    retry_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One attempt at an event, as a transport sees it. `event_id` and `body` are the same on every attempt.
+
+    `doubtful`: the receiver may have it from an earlier attempt.
+    """
+
+    event_id: UUID
+    event_type: str
+    aggregate_type: str
+    aggregate_id: str
+    payload: Mapping[str, Any]
+    occurred_at: datetime
+    body: bytes
+    attempt: int
+    doubtful: bool = False
+
+
+class FencedError(RuntimeError):
+    """The lease of this attempt is over: somebody else may be at it, so nothing more may be sent."""
+
+
+# Called by a transport right before the step after which its receiver may have the message. Raises FencedError when
+# the attempt is no longer ours; returns when the step may be taken.
+Commit = Callable[[], None]
+
+
+class Transport(Protocol):
+    """One way to the outside world. Safe to use from several threads at once; bounded in time and in what it reads."""
+
+    def send(self, message: Message, commit: Commit) -> Outcome:
+        """Send `message` once; never raises for what the receiver does."""
+
+    def look_up(self, message: Message) -> Outcome:
+        """Ask the receiver by our own reference: DELIVERED, REFUSED (it does not know it), or UNKNOWN."""
+
+    def close(self) -> None:
+        """Give back connections; files are complete."""
