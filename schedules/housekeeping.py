@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import dagster as dg
 from sqlalchemy import Engine
 
-from resources import DatabaseResource
+from resources import ClockResource, DatabaseResource
 from schedules.close_events import close_events_job
 from schedules.expire_reservations import expire_reservations, expire_reservations_job
 from schedules.send_reminders import send_reminders, send_reminders_job
@@ -22,10 +22,10 @@ _RUNS_AT_ONCE = 100
 
 
 @dg.op(pool="housekeeping", tags={"kind": "postgres"})
-def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
+def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Apply the retention: ended runs of scheduled ops, delivered events, firings, claims of minute jobs."""
     with database.engine(f"housekeeping/{context.run_id}") as engine:
-        once_per_window(context, engine, lambda: clean_up(engine, context.instance))
+        once_per_window(context, engine, clock.now(), lambda: clean_up(engine, context.instance))
 
 
 @dg.job(tags=DAILY_JOB, description="Deletes what is older than retention allows.")

@@ -15,7 +15,7 @@ def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, c
     """Queue every reminder that is due and has not been decided on yet."""
     rules = reminders.ReminderRules.configured(settings(), clock.now())
     with database.engine(f"send_reminders/{context.run_id}") as engine:
-        once_per_window(context, engine, lambda: asdict(reminders.send_reminders(engine, rules)))
+        once_per_window(context, engine, rules.now, lambda: asdict(reminders.send_reminders(engine, rules)))
 
 
 @dg.job(tags=MINUTE_JOB, description="Queues the reminders that are due.")

@@ -7,6 +7,9 @@ from typing import Any
 import dagster as dg
 from sqlalchemy import Engine
 
+from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.chunked import BadRow
+from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.firings import (
     PARENT_RUN,
@@ -46,10 +49,12 @@ def still_running(context: dg.ScheduleEvaluationContext, job: str) -> dg.SkipRea
     return dg.SkipReason(f"Run {runs[0].run_id} ({window}) is still {runs[0].status.value.lower().replace('_', ' ')}.")
 
 
-def once_per_window(context: dg.OpExecutionContext, engine: Engine, work: Callable[[], Mapping[str, Any]]) -> WorkDone:
+def once_per_window(
+    context: dg.OpExecutionContext, engine: Engine, now: datetime, work: Callable[[], Mapping[str, Any]]
+) -> WorkDone:
     """Do `work` unless the run's window has had it or is having it, and show in the run's metadata which it was.
 
-    The firing is recorded under the op's name.
+    The firing is recorded under the op's name. Each row that the work had to leave out is told once, at `now`.
     """
     try:
         firing = firing_of(context)
@@ -58,8 +63,10 @@ def once_per_window(context: dg.OpExecutionContext, engine: Engine, work: Callab
     done = run_once(engine, firing, work)
     if done.outcome == "DUPLICATE":
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
-    for bad in done.result.get("bad", ()) if done.status == "DONE" else ():
-        context.log.error(f"Row {bad['id']} was left out, its own data made it fail: {bad['error']}")
+    for row in (BadRow(**bad) for bad in done.result.get("bad", ()) if done.status == "DONE"):
+        context.log.error(f"Row {row.id} was left out, its own data made it fail: {row.error}")
+        with transaction(engine) as connection:
+            alert_once(connection, row.alert(firing.job), now)
     context.add_output_metadata(window_metadata(firing, done))
     return done
 

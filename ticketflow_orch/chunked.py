@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
+from ticketflow_orch.alerts import Alert
 from ticketflow_orch.database import is_data_fault, transaction
 
 LOCK_NOT_AVAILABLE = "55P03"
@@ -49,6 +50,10 @@ class BadRow:
 
     id: int
     error: str
+
+    def alert(self, job: str) -> Alert:
+        """What operators learn of a row that the runs of `job` leave out."""
+        return Alert("RowLeftOut", f"{job} {self.id}", {"job": job, "row": self.id, "error": self.error})
 
 
 @dataclass

@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL
 from schedules import SCHEDULES, close_events_job, expire_reservations_job, send_reminders_job
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.schedules.runs import Office, failure, shown
+from tests.statements import execute
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.executions import claim
 from ticketflow_orch.months import zone
@@ -143,6 +144,27 @@ def test_a_re_execution_of_a_failed_run_does_the_work_and_is_no_duplicate(engine
     mended = office.run(NAMES[0], NOW, parent_run_id=failed.run_id, root_run_id=failed.run_id)
     assert (mended["status"], mended["firing"], mended["attempt"]) == ("done", "retry", 2)
     assert effects(engine) == EFFECT[NAMES[0]]
+
+
+def test_a_row_that_cannot_be_done_is_left_out_and_told_once_however_often_it_is_met(
+    engine: Engine, office: Office
+) -> None:
+    add_work(engine)
+    with engine.connect() as connection:
+        later = connection.execute(text("SELECT id FROM event WHERE external_ref = 'later'")).scalar_one()
+    bad = add_reservation(engine, later, public_ref="bad", expires_at=NOW - timedelta(hours=1))
+    execute(engine, POISON)
+    for minute in range(2):
+        run = office.run("expire_reservations_job", NOW + timedelta(minutes=minute))
+        assert [row["id"] for row in run["bad"]] == [bad]
+    assert effects(engine) == [("ReservationExpired", "held"), ("RowLeftOut", f"RowLeftOut expire_reservations {bad}")]
+
+
+POISON = """
+    CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1 / 0; END $$;
+    CREATE TRIGGER poison BEFORE UPDATE ON reservation FOR EACH ROW WHEN (NEW.public_ref = 'bad')
+        EXECUTE FUNCTION poison();
+"""
 
 
 def test_a_window_that_is_no_instant_is_refused_in_one_sentence(engine: Engine, office: Office) -> None:
