@@ -50,14 +50,13 @@ clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 inventory: $(INSTALLED) ## write docs/schedules.md anew, from the definitions
 	$(BIN)/python -m docs.inventory
 
-
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
 
 chaos: $(INSTALLED) ## settle under many more kills, crashes and random movements than the tests do (ARGS=…)
-	CHAOS_ROUNDS=20 CHAOS_KILLS=40 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 CHAOS_MOVEMENTS=10000 CHAOS_SECONDS=60 \
+	CHAOS_ROUNDS=20 CHAOS_KILLS=40 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 CHAOS_MOVEMENTS=10000 CHAOS_SECONDS=60 DAEMON_MINUTES=5 \
 		$(BIN)/python -m pytest --timeout=1800 tests/chaos tests/test_settlement_late_movements.py \
-		tests/test_settlement_amounts.py $(ARGS)
+		tests/test_settlement_amounts.py tests/end_to_end/test_duplicate_daemons.py $(ARGS)
 
 bench-backfill: $(INSTALLED) ## what a month of a backfill costs beyond its settlement, through the real daemon
 	$(BIN)/python -m benchmarks.backfill

@@ -29,7 +29,7 @@ class LifecycleRules:
     closing_grace: timedelta = timedelta(0)
     expiry_delay: timedelta = timedelta(0)
     payment_grace: timedelta = timedelta(minutes=30)
-    chunk_size: int = 2000
+    chunk_size: int = 5000
 
     @classmethod
     def configured(cls, settings: Settings, now: datetime, run_id: str = "") -> LifecycleRules:
@@ -226,15 +226,17 @@ _OLDEST_DUE_EVENT = text("""
     WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
 """)
 
-_IS_DUE = f"""
+_IS_OVERDUE = """
     status = 'ACTIVE' AND stuck_reported_at IS NULL AND expires_at <= CAST(:due_before AS timestamptz)
     AND (payment_started_at IS NULL OR payment_started_at <= CAST(:stuck_before AS timestamptz))
-    AND {_UNPAID}
 """
 
+_IS_DUE = f"{_IS_OVERDUE} AND {_UNPAID}"
+
+# Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
 _DUE_RESERVATIONS = f"""
     SELECT id, expires_at FROM reservation
-    WHERE {_IS_DUE} {_WANTED} AND (expires_at, id) > (CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))
+    WHERE {_IS_OVERDUE} {_WANTED} AND (expires_at, id) > (CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))
     ORDER BY expires_at, id LIMIT CAST(:size AS bigint)
 """
 
