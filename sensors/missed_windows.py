@@ -27,7 +27,7 @@ from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
 
-INTERVAL = timedelta(minutes=5)
+INTERVAL = settings().watch_interval
 # How late a run may be requested before its window counts as missed.
 PATIENCE = timedelta(minutes=15)
 

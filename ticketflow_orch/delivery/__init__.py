@@ -38,7 +38,7 @@ class Outcome:
     """What came of an attempt.
 
     `error`: one sentence for people, unless delivered. `status`: the receiver's code (HTTP or SMTP), if it gave one;
-    `response`: the beginning of what it said. `retry_after`: seconds that it asked to be left alone.
+    `response`: the beginning of what it said, JSON as a whole. `retry_after`: seconds that it asked to be left alone.
     """
 
     verdict: Verdict
@@ -86,3 +86,8 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Give back connections; files are complete."""
+
+
+def printable(text: str) -> str:
+    """`text` of somebody else, fit for a line of a log or a table: anything that is not printable is a space."""
+    return "".join(character if character.isprintable() else " " for character in text)

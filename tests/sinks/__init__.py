@@ -1,0 +1,1 @@
+"""Real receivers on this machine, which misbehave on request."""

@@ -1,0 +1,210 @@
+"""Which events go where, read from one TOML file and validated as a whole before anything is delivered."""
+
+from __future__ import annotations
+
+import os
+import threading
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from ticketflow_orch.delivery import Transport
+from ticketflow_orch.delivery.destinations import (
+    FileDestination,
+    SmtpDestination,
+    WebhookDestination,
+    smtp_password,
+    webhook_secrets,
+)
+from ticketflow_orch.delivery.file import FileTransport
+from ticketflow_orch.delivery.smtp import SmtpTransport
+from ticketflow_orch.delivery.webhook import WebhookTransport
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.settings import Length, Settings
+
+WhenDead = Literal["block", "skip"]
+InDoubt = Literal["resend", "hold", "look_up"]
+# Without a file of their own all events are only written down.
+UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Where events of a type go, and what becomes of those that do not arrive.
+
+    `attempts`: after so many an event is dead. `when_dead`: a dead event keeps later ones of its aggregate waiting
+    (block) or not (skip). `remembers`: how long the receiver recognises an event id, None for ever; where an event
+    may have arrived longer ago than that, `in_doubt` says whether it is sent once more, held for a person, or looked
+    up. `limit`: no attempt takes longer, so a lease lasts for more.
+    """
+
+    destination: str
+    attempts: int
+    when_dead: WhenDead
+    in_doubt: InDoubt
+    remembers: timedelta | None
+    limit: timedelta
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The routes and, made when first asked for, their transports.
+
+    `routes` are those of the event types that the configuration names; all others take `default`.
+    """
+
+    routes: Mapping[str, Route]
+    default: Route
+    _makers: Mapping[str, Callable[[], Transport]] = field(repr=False)
+    _made: dict[str, Transport] = field(default_factory=dict, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
+
+    @property
+    def destinations(self) -> frozenset[str]:
+        """The names of all destinations."""
+        return frozenset(self._makers)
+
+    def route(self, event_type: str) -> Route:
+        """The route of `event_type`."""
+        return self.routes.get(event_type, self.default)
+
+    def types_of(self, destination: str) -> frozenset[str]:
+        """The event types that `routes` sends to `destination`; `default` may send all others there too."""
+        return frozenset(kind for kind, route in self.routes.items() if route.destination == destination)
+
+    def transport(self, destination: str) -> Transport:
+        """The transport to `destination`, the same one each time.
+
+        Raises:
+            InputError: there is no destination of that name.
+        """
+        if destination not in self._makers:
+            known = ", ".join(sorted(self._makers))
+            raise InputError(f"There is no destination {destination!r}; the configuration of delivery has {known}.")
+        with self._lock:
+            if destination not in self._made:
+                self._made[destination] = self._makers[destination]()
+            return self._made[destination]
+
+    def close(self) -> None:
+        """Close the transports made so far; to be called when nothing is being sent any more."""
+        with self._lock:
+            while self._made:
+                self._made.popitem()[1].close()
+
+
+def read_delivery(settings: Settings, environment: Mapping[str, str] = os.environ) -> Delivery:
+    """What the file in TICKETFLOW_DELIVERY says; without one, all events go to `<home>/outbox.jsonl`.
+
+    Raises:
+        InputError: something in it, or a variable that it names, is missing or wrong; names the file and the key.
+    """
+    if settings.delivery is None:
+        return _delivery(UNCONFIGURED, "TICKETFLOW_DELIVERY", settings.home, environment)
+    try:
+        document = tomllib.loads(settings.delivery.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"TICKETFLOW_DELIVERY={settings.delivery} cannot be read ({error.strerror}); name a TOML file."
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{settings.delivery} is not TOML: {error}.") from None
+    return _delivery(document, str(settings.delivery), settings.home, environment)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _RouteTable(_Table):
+    destination: str
+    attempts: int = Field(12, ge=1, le=1000)
+    when_dead: WhenDead = "block"
+    in_doubt: InDoubt = "hold"
+    # None: for ever; where nothing is said, as its kind of destination does.
+    remembers: Annotated[Length | None, BeforeValidator(lambda value: None if value == "forever" else value)] = None
+
+
+class _Document(_Table):
+    destinations: Mapping[
+        str, Annotated[WebhookDestination | SmtpDestination | FileDestination, Field(discriminator="transport")]
+    ]
+    routes: Mapping[str, _RouteTable]
+
+
+def _delivery(document: Mapping[str, Any], name: str, home: Path, environment: Mapping[str, str]) -> Delivery:
+    try:
+        tables = _Document.model_validate(document)
+    except ValidationError as error:
+        raise InputError(f"{name}: {_sentence(error.errors()[0])}") from None
+    if "default" not in tables.routes:
+        raise InputError(f"{name}: [routes.default] is missing; say where events go that no other route names.")
+    try:
+        routes = {kind: _route(kind, table, tables.destinations) for kind, table in tables.routes.items()}
+        makers = {key: _maker(table, home, environment) for key, table in tables.destinations.items()}
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    return Delivery({kind: routes[kind] for kind in routes if kind != "default"}, routes["default"], makers)
+
+
+def _route(
+    kind: str, table: _RouteTable, destinations: Mapping[str, WebhookDestination | SmtpDestination | FileDestination]
+) -> Route:
+    target = destinations.get(table.destination)
+    if target is None:
+        raise InputError(
+            f"routes.{kind}.destination = {table.destination!r} is no destination; "
+            f"describe it in [destinations.{table.destination}]."
+        )
+    if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
+        raise InputError(
+            f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
+            f"{table.destination} would have to be a webhook with a look_up_url."
+        )
+    return Route(
+        destination=table.destination,
+        attempts=table.attempts,
+        when_dead=table.when_dead,
+        in_doubt=table.in_doubt,
+        remembers=table.remembers if "remembers" in table.model_fields_set else target.remembers,
+        limit=target.limit,
+    )
+
+
+def _maker(
+    destination: WebhookDestination | SmtpDestination | FileDestination, home: Path, environment: Mapping[str, str]
+) -> Callable[[], Transport]:
+    if isinstance(destination, WebhookDestination):
+        return partial(WebhookTransport, destination, webhook_secrets(destination, environment))
+    if isinstance(destination, SmtpDestination):
+        return partial(SmtpTransport, destination, smtp_password(destination, environment))
+    return partial(FileTransport, home / destination.path)
+
+
+def _sentence(fault: ErrorDetails) -> str:
+    # pydantic puts the chosen transport into the path of a destination's key, where the file has nothing.
+    match [str(step) for step in fault["loc"]]:
+        case ["destinations", name, _, option, *further]:
+            path = ["destinations", name, option, *further]
+        case ["destinations", name, *_]:
+            path = ["destinations", name]
+        case path:
+            pass
+    key = ".".join(path)
+    # The value may be a secret, written where the name of its variable belongs, or into the URL.
+    secret = not {"secrets", "headers", "password", "url", "look_up_url"}.isdisjoint(path)
+    given = "" if secret or isinstance(fault["input"], dict) else f" = {fault['input']!r}"
+    if fault["type"] == "missing":
+        return f"{key} is missing; give it a value."
+    if fault["type"] == "extra_forbidden":
+        return f"{key} is no option; correct its name or leave it out."
+    if secret and fault["type"] == "string_pattern_mismatch":
+        return f"{key} is refused: name the environment variable that holds the value, never the value."
+    return f"{key}{given} is refused: {fault['msg'].removeprefix('Value error, ')}."
