@@ -1,0 +1,162 @@
+"""The asset that states closed months: writes every statement, queues the mails, shows what they come to."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import dagster as dg
+
+from assets.monthly_settlement import SECONDS_BETWEEN_LINES
+from assets.partitions import months
+from assets.settlement_checks import judged
+from resources import ClockResource, DatabaseResource
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.money import written_out
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+from ticketflow_orch.statements import (
+    StatementOptions,
+    StatementsResult,
+    UnbalancedStatementError,
+    state_month,
+    statements_place,
+)
+from ticketflow_orch.statements.audit import stated_months, statements_that_do_not_add_up
+
+STATEMENT_COLUMNS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("month", "date", "the closed month, by its first day"),
+        dg.TableColumn("organization", "string", "the organization's reference"),
+        dg.TableColumn("name", "string", "the organization's name"),
+        dg.TableColumn("timezone", "string", "IANA zone of its months"),
+        dg.TableColumn("covers_from", "timestamp", "UTC; earlier than the month where it was parked before"),
+        dg.TableColumn("covers_until", "timestamp", "UTC; the end of the month, which is not in it any more"),
+        dg.TableColumn("currency", "string", "ISO 4217"),
+        dg.TableColumn("exponent", "int16", "the currency's number of decimals"),
+        dg.TableColumn(
+            "opening", "decimal(38,4)", "the closing of the balance before, in major units like all amounts"
+        ),
+        dg.TableColumn("captures", "decimal(38,4)", "ticket sales"),
+        dg.TableColumn("refunds", "decimal(38,4)", "negative"),
+        dg.TableColumn("chargebacks", "decimal(38,4)", "reversals included"),
+        dg.TableColumn("fees", "decimal(38,4)", "fees and manual entries"),
+        dg.TableColumn("commission", "decimal(38,4)", "what was charged, so positive as a rule"),
+        dg.TableColumn("commission_tax", "decimal(38,4)", "tax on the commission"),
+        dg.TableColumn("adjustments", "decimal(38,4)", "net of what came late for months stated before"),
+        dg.TableColumn(
+            "net", "decimal(38,4)", "captures + refunds + chargebacks + fees − commission − tax + adjustments"
+        ),
+        dg.TableColumn("returned", "decimal(38,4)", "payouts that came back"),
+        dg.TableColumn("due", "decimal(38,4)", "opening + net + returned"),
+        dg.TableColumn("payable", "decimal(38,4)", "due where it reaches the currency's minimum, else 0"),
+        dg.TableColumn("closing", "decimal(38,4)", "due − payable, the next opening"),
+    ]
+)
+_AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
+_TOTALS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("currency"),
+        dg.TableColumn("statements", "int"),
+        *(dg.TableColumn(name, "string") for name in _AMOUNTS),
+    ]
+)
+
+
+@dg.asset(
+    partitions_def=months,
+    deps=[dg.AssetKey("closed_books")],
+    # A run for all months of a backfill, one after the other; each is committed by itself.
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    pool="statements",
+    group_name="settlement",
+    owners=["team:finance"],
+    kinds={"postgres", "parquet"},
+    tags={"domain": "settlement"},
+    metadata={"dagster/column_schema": STATEMENT_COLUMNS},
+)
+def settlement_statements(
+    context: dg.AssetExecutionContext, database: DatabaseResource, clock: ClockResource
+) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """What each organization is owed for a closed month, and why: a page for each, and one table of all.
+
+    Materializing a month again writes the same bytes and mails nobody again. A month whose books are not closed is
+    refused, and so is a statement that does not add up to the ledger.
+    """
+    with database.engine("settlement_statements", connections=2) as engine:
+        for month in sorted(map(Month.parse, context.partition_keys)):
+            try:
+                result = state_month(
+                    engine,
+                    month,
+                    StatementOptions.configured(settings()),
+                    now=clock.now(),
+                    progress=_progress_lines(month, context.log.info),
+                )
+            except (InputError, UnbalancedStatementError) as error:
+                raise dg.Failure(str(error)) from error
+            context.add_asset_metadata(statements_metadata(result), partition_key=str(month))
+    return dg.MaterializeResult()
+
+
+def _progress_lines(month: Month, log: Callable[[str], None]) -> Callable[[int], None]:
+    """A listener that logs how many statements are written, at most every ten seconds."""
+    last = time.monotonic()
+
+    def listen(statements: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
+            last = time.monotonic()
+            log(f"{month}: {statements} statements are written")
+
+    return listen
+
+
+def statements_metadata(result: StatementsResult) -> dict[str, Any]:
+    """The metadata of one month's statements."""
+    metadata: dict[str, Any] = {
+        "summary": dg.MetadataValue.md(_summary(result)),
+        "totals": dg.MetadataValue.table(
+            [
+                dg.TableRecord(
+                    {
+                        "currency": currency,
+                        "statements": total.statements,
+                        **{name: written_out(getattr(total, name), total.exponent) for name in _AMOUNTS},
+                    }
+                )
+                for currency, total in result.totals.items()
+            ],
+            _TOTALS,
+        ),
+        "statements": result.statements,
+        "files": result.files,
+        "bytes": result.size,
+        "mails": result.mails,
+        "seconds": round(result.seconds, 3),
+    }
+    for name, address in (("folder", result.folder), ("csv", result.csv), ("parquet", result.parquet)):
+        is_url = "://" in address
+        metadata[name] = dg.MetadataValue.url(address) if is_url else dg.MetadataValue.path(address)
+    return metadata
+
+
+def _summary(result: StatementsResult) -> str:
+    if result.mails_off:
+        mails = "Nobody is mailed, since TICKETFLOW_MAIL_FROM is not set."
+    elif result.mails:
+        mails = f"{result.mails} mails are queued."
+    else:
+        mails = "No new mails: they were queued before, nobody has a contact address, or the month is history."
+    return f"**{result.statements} statements** of {result.month} are in `{result.folder}`. {mails}"
+
+
+@dg.asset_check(
+    asset=settlement_statements,
+    name="statements_add_up",
+    description="The statements of every month, as they lie in their place, are what ledger and balances come to.",
+)
+def statements_add_up(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether all statements that have been written are still there and right."""
+    place = statements_place(settings())
+    with database.engine("check statements_add_up") as engine, engine.connect() as connection:
+        return judged(statements_that_do_not_add_up(connection, month, place) for month in stated_months(connection))

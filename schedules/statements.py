@@ -1,0 +1,38 @@
+"""The statements' schedule: every day, for whatever month is closed and not stated yet."""
+
+import dagster as dg
+
+from assets import settlement_statements, statements_add_up
+from resources import DatabaseResource
+from schedules.windows import months_request, still_running
+from ticketflow_orch.settings import settings
+from ticketflow_orch.statements.audit import months_to_state
+
+statements_job = dg.define_asset_job(
+    "statements_job",
+    selection=dg.AssetSelection.assets(settlement_statements) | dg.AssetSelection.checks(statements_add_up),
+    description="Writes the statements of closed months, queues their mails and judges all that were written.",
+)
+
+
+@dg.schedule(
+    job=statements_job,
+    # After the payouts had their turn.
+    cron_schedule="0 7 * * *",
+    execution_timezone=settings().business_timezone,
+    default_status=dg.DefaultScheduleStatus.RUNNING,
+    description="Requests one run for all closed months whose statements are not written yet, in their order.",
+    metadata={
+        "window": "each month (a partition) that is closed and has no statements",
+        "repeat": "the same bytes; nobody is mailed a statement twice",
+    },
+)
+def statements_schedule(
+    context: dg.ScheduleEvaluationContext, database: DatabaseResource
+) -> dg.RunRequest | dg.SkipReason:
+    """A run for the months that are due, unless one is at work."""
+    with database.engine("statements_schedule") as engine, engine.connect() as connection:
+        due = months_to_state(connection)
+    if not due:
+        return dg.SkipReason("Every closed month has its statements.")
+    return still_running(context, statements_job.name) or months_request(context, due)

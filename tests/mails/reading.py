@@ -1,0 +1,37 @@
+"""Mails as their readers see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from email import message_from_bytes, policy
+from email.message import EmailMessage
+from typing import Any
+from uuid import UUID
+
+from tests.rows import instant
+from ticketflow_orch.delivery import Message
+from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
+
+EVENT_ID = UUID("0b9f1a52-7c1e-4d3c-9a55-2f6f1f3f7a10")
+
+
+def event(event_type: str, payload: Mapping[str, Any], event_id: UUID = EVENT_ID, body: bytes = b"") -> Message:
+    return Message(
+        event_id, event_type, "any", "any", payload, instant("2026-06-01T18:00"), body, attempt=1 + bool(body)
+    )
+
+
+def read(prepared: Prepared) -> EmailMessage:
+    assert isinstance(prepared, Rendered), prepared
+    return message_from_bytes(prepared.body, policy=policy.SMTP)
+
+
+def reason(prepared: Prepared) -> str:
+    assert isinstance(prepared, Suppressed), "it is rendered"
+    return prepared.reason
+
+
+def text_of(mail: EmailMessage, kind: str = "plain") -> str:
+    part = mail.get_body((kind,))
+    assert part is not None
+    return str(part.get_content()).replace("\r\n", "\n")

@@ -1,0 +1,60 @@
+"""When the statements' schedule asks for a run, and for which months."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import dagster as dg
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+
+from resources import DatabaseResource
+from schedules.statements import statements_job, statements_schedule
+from tests.books import FEBRUARY, JANUARY, MARCH, settle_and_close
+from tests.rows import add_movement, add_organization, instant
+from tests.statements import execute
+from ticketflow_orch.definitions import build_definitions
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.instance_for_test() as instance:
+        yield instance
+
+
+def tick(url: URL, instance: dg.DagsterInstance) -> dict[str, str] | str:
+    """The tags of the run that is requested, or why none is."""
+    database = DatabaseResource(url=url.render_as_string(hide_password=False))
+    context = dg.build_schedule_context(
+        instance=instance,
+        scheduled_execution_time=instant("2026-05-03T05:00"),
+        resources={"database": database},
+        repository_def=build_definitions({"database": database}).get_repository_def(),
+    )
+    data = statements_schedule.evaluate_tick(context)
+    return data.skip_message or dict((data.run_requests or [])[0].tags)
+
+
+def test_it_asks_for_all_closed_months_without_statements_in_one_run(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    organization = add_organization(engine)
+    for month in (JANUARY, FEBRUARY, MARCH):
+        add_movement(engine, organization, 100, f"{month}-10T10:00")
+    assert tick(url, instance) == "Every closed month has its statements."
+    settle_and_close(engine, JANUARY, FEBRUARY, MARCH)
+    assert tick(url, instance) == {
+        "ticketflow/scheduled_for": "2026-05-03T05:00:00+00:00",
+        "dagster/asset_partition_range_start": "2026-01",
+        "dagster/asset_partition_range_end": "2026-03",
+        "dagster/schedule_name": "statements_schedule",
+    }
+    execute(engine, "UPDATE settlement_period SET stated_at = now() WHERE month < '2026-03-01'")
+    assert isinstance(asked := tick(url, instance), dict)
+    assert asked["dagster/partition"] == "2026-03"
+    job = build_definitions({"database": DatabaseResource(url="postgresql:///any")}).resolve_job_def(
+        statements_job.name
+    )
+    run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
+    assert run.run_id in str(tick(url, instance))

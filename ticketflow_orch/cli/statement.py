@@ -1,0 +1,28 @@
+"""`ticketflow statement`: the statements of one organization's closed month, written and found."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def statement(
+    organization: Annotated[str, typer.Argument(help="The organization's external reference.")],
+    month: Annotated[str, typer.Argument(metavar="YYYY-MM")],
+    currency: Annotated[str | None, typer.Option(metavar="EUR", help="Only the statement in this currency.")] = None,
+) -> None:
+    """Write an organization's statements of a closed month, and print where they are.
+
+    The same bytes as those that the month's run has written, or will write.
+    """
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.months import Month
+    from ticketflow_orch.settings import settings
+    from ticketflow_orch.statements import StatementOptions, write_statement
+
+    wanted = Month.parse(month)
+    options = StatementOptions.configured(settings())
+    with database("statement") as engine:
+        for address in write_statement(engine, organization, wanted, options, currency):
+            typer.echo(address)

@@ -1,0 +1,104 @@
+"""The mail of a statement: a summary, and the page itself as it was written to its place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from babel import Locale
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.delivery import Message
+from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
+from ticketflow_orch.localization import amount, month_name, reader_locale
+from ticketflow_orch.mails.message import Attachment, Letter, MailOptions, compose, mail_address, one_line
+from ticketflow_orch.mails.rendering import html, subject_and_text
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+from ticketflow_orch.statements.content import Statement
+from ticketflow_orch.statements.writing import rendered_pages
+
+_SENDER_NAME = "TicketFlow"
+_AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
+
+# Organization reference, currency and month, as in the event's payload.
+_Key = tuple[str, str, str]
+
+
+def statements_prepared(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
+    """The preparer of StatementReady by the settings."""
+    return prepare_statements(connection, messages, options=MailOptions.configured(settings()))
+
+
+def prepare_statements(
+    connection: Connection, messages: Sequence[Message], *, options: MailOptions
+) -> dict[UUID, Prepared]:
+    """For each message its mail with the statement attached, or why it is not to be sent; a few queries a month.
+
+    A message that has a body keeps it: what may have been sent does not change.
+
+    Raises:
+        UnbalancedStatementError: a statement does not add up.
+    """
+    contacts = {
+        row.external_ref: row for row in connection.execute(_CONTACTS, {"references": [_key(m)[0] for m in messages]})
+    }
+    prepared: dict[UUID, Prepared] = {}
+    to_render: dict[_Key, Message] = {}
+    for message in messages:
+        organization = contacts.get(_key(message)[0])
+        if organization is None or not organization.contact_email:
+            prepared[message.event_id] = Suppressed("The organization has no contact address.")
+        elif mail_address(organization.contact_email) is None:
+            prepared[message.event_id] = Suppressed("The contact address is not one that mail can be sent to.")
+        elif message.body:
+            prepared[message.event_id] = Rendered(message.body)
+        else:
+            to_render[_key(message)] = message
+    for key in sorted({month for _, _, month in to_render}):
+        organizations = sorted({contacts[ref].id for ref, _, month in to_render if month == key})
+        for statement, page in rendered_pages(connection, Month.parse(key), organizations, options.locale):
+            wanted = to_render.pop((statement.party.external_ref, statement.currency, key), None)
+            if wanted is not None:
+                prepared[wanted.event_id] = Rendered(_mail(wanted, statement, page, options))
+    for message in to_render.values():
+        prepared[message.event_id] = Suppressed("There is no such statement.")
+    return prepared
+
+
+def _mail(message: Message, statement: Statement, page: bytes, options: MailOptions) -> bytes:
+    locale = reader_locale(statement.party.locale, options.locale)
+    values = {
+        "organization": one_line(statement.party.name),
+        "month": month_name(statement.month, locale),
+        "currency": statement.currency,
+        **_amounts(statement, locale),
+    }
+    subject, plain = subject_and_text(locale.language, "statement", **values)
+    letter = Letter(
+        sender=options.sender,
+        sender_name=_SENDER_NAME,
+        recipient=mail_address(statement.party.contact_email) or "",
+        subject=subject,
+        text=plain,
+        html=html(locale.language, "statement", **values),
+        language=locale.language,
+        attachments=[Attachment(f"statement-{statement.month}-{statement.currency}.html", "html", page)],
+    )
+    return compose(message.event_id, message.occurred_at, letter)
+
+
+def _amounts(statement: Statement, locale: Locale) -> dict[str, str]:
+    """The summary's amounts, set to one width so that the plain text lines up."""
+    written = {name: amount(getattr(statement, name), statement.exponent, locale) for name in _AMOUNTS}
+    width = max(map(len, written.values()))
+    return {name: text.rjust(width) for name, text in written.items()}
+
+
+def _key(message: Message) -> _Key:
+    return message.payload["organization"], message.payload["currency"], message.payload["month"]
+
+
+_CONTACTS = text("""
+    SELECT id, external_ref, contact_email FROM organization WHERE external_ref = ANY (CAST(:references AS text[]))
+""")

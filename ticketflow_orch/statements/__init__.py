@@ -1,0 +1,163 @@
+"""Statements of closed months: what an organization is owed and why, written once to the cent, and mailed once.
+
+`content` is what a statement holds and when it adds up, `reading` gets it from the database, `page` and `tables` are
+its forms, `place` is where files are put, `writing` makes those of a month, `mailing` queues the mails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, text
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.passes import period_state
+from ticketflow_orch.statements.content import UnbalancedStatementError
+from ticketflow_orch.statements.mailing import queue_mails
+from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
+from ticketflow_orch.statements.writing import CSV, PARQUET, CurrencyTotal, PageWriter, page_parts, write_month
+
+__all__ = ["StatementOptions", "StatementsResult", "UnbalancedStatementError", "state_month", "write_statement"]
+
+
+@dataclass(frozen=True, slots=True)
+class StatementOptions:
+    """Where statements are put, how they read where an organization has no locale, and from when on they are mailed.
+
+    `mail_from` as in the settings: statements of months that ended before are history; None mails nobody.
+    """
+
+    place: Place
+    default_locale: str = "en"
+    mail_from: datetime | None = None
+    # As long as a chunk is written its transaction is open, and may be idle for a minute at most.
+    chunk_size: int = 100
+
+    @classmethod
+    def configured(cls, settings: Settings) -> StatementOptions:
+        """The options that `settings` make.
+
+        Raises:
+            InputError: the place of statements cannot be written to.
+        """
+        return cls(statements_place(settings), settings.mail_locale, settings.mail_from)
+
+
+@dataclass(frozen=True, slots=True)
+class StatementsResult:
+    """What stating a month did. `totals` by currency; `size` in bytes; `mails` are those newly queued.
+
+    `mails_off`: no setting says from when on statements are mailed, so none are.
+    """
+
+    month: Month
+    statements: int
+    files: int
+    size: int
+    totals: Mapping[str, CurrencyTotal]
+    folder: str
+    csv: str
+    parquet: str
+    mails: int
+    mails_off: bool
+    seconds: float
+
+
+def statements_place(settings: Settings) -> Place:
+    """Where `settings` want statements to be put.
+
+    Raises:
+        InputError: nothing that is installed can write there.
+    """
+    return Place.at(settings.statements_place or settings.home / "statements")
+
+
+def state_month(
+    engine: Engine,
+    month: Month,
+    options: StatementOptions,
+    *,
+    now: datetime,
+    progress: Callable[[int], None] = lambda _: None,
+) -> StatementsResult:
+    """Write all statements of a CLOSED month, queue their mails, and note that it is stated; may be repeated.
+
+    A repeat writes the same bytes and mails nobody again. `now` is the business time (aware) of the mails' events;
+    `progress` is told how many statements are written.
+
+    Raises:
+        InputError: the month is not closed; nothing is written.
+        UnbalancedStatementError: a statement does not add up; the month is not stated.
+    """
+    started = time.monotonic()
+    with engine.connect() as connection:
+        _require_closed(connection, month)
+    written = write_month(
+        engine, month, options.place, default_locale=options.default_locale, chunk_size=options.chunk_size,
+        progress=progress,
+    )  # fmt: skip
+    mails = queue_mails(engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size)
+    with engine.begin() as connection:
+        connection.execute(_STATED, {"month": month.first_day})
+    return StatementsResult(
+        month=month,
+        statements=written.statements,
+        files=written.files,
+        size=written.size,
+        totals=dict(sorted(written.totals.items())),
+        folder=options.place.address(str(month)),
+        csv=options.place.address(str(month), CSV),
+        parquet=options.place.address(str(month), PARQUET),
+        mails=mails,
+        mails_off=options.mail_from is None,
+        seconds=time.monotonic() - started,
+    )
+
+
+def write_statement(
+    engine: Engine, external_ref: str, month: Month, options: StatementOptions, currency: str | None = None
+) -> Sequence[str]:
+    """Write the statements of one organization again, or that of one `currency`; returns where they are.
+
+    Raises:
+        InputError: there is no such organization, its month is not closed, or it has no statement for it.
+        UnbalancedStatementError: a statement does not add up.
+    """
+    with engine.connect() as connection:
+        _require_closed(connection, month)
+        organization = connection.execute(
+            text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+        ).scalar_one_or_none()
+        if organization is None:
+            raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+        written = []
+        pages = PageWriter(options.place, options.default_locale)
+        statements = read_statements(connection, month, [organization])
+        for statement, movements in each_with_its_own(statements, read_movements(connection, month, [organization])):
+            if currency in {None, statement.currency}:
+                pages.write(statement, movements)
+                written.append(options.place.address(*page_parts(statement)))
+    if not written:
+        raise InputError(
+            f"{external_ref} has no statement of {month}{f' in {currency}' if currency else ''}; "
+            "there is one for each currency in which it was active, sold or carried an amount and was not parked."
+        )
+    return written
+
+
+def _require_closed(connection: Connection, month: Month) -> None:
+    state = period_state(connection, month)
+    if state != "CLOSED":
+        raise InputError(f"{month} is {state}, and statements are of closed months; close its books first.")
+
+
+_STATED = text("""
+    UPDATE settlement_period SET stated_at = clock_timestamp()
+    WHERE month = :month AND state = 'CLOSED' AND stated_at IS NULL
+""")

@@ -1,0 +1,159 @@
+"""A month's statements as tables: one CSV and one Parquet file with a row per organization and currency.
+
+Both have the same columns in the same order, for ever: new ones come last. Amounts are exact decimals in major units,
+with a dot; instants are UTC. In the CSV amounts have as many decimals as their currency; in the Parquet file, where a
+column has one type, four. Text that a spreadsheet would take for a formula is defused in the CSV with an apostrophe.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, BinaryIO, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ticketflow_orch.months import zone
+from ticketflow_orch.statements.content import Movement, Statement
+
+_AMOUNT = pa.decimal128(38, 4)
+_INSTANT = pa.timestamp("us", tz="UTC")
+_AMOUNTS = (
+    "opening", "captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "adjustments", "net",
+    "returned", "due", "payable", "closing",
+)  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        pa.field("month", pa.date32(), nullable=False),
+        pa.field("organization", pa.string(), nullable=False),
+        pa.field("name", pa.string(), nullable=False),
+        pa.field("timezone", pa.string(), nullable=False),
+        pa.field("covers_from", _INSTANT, nullable=False),
+        pa.field("covers_until", _INSTANT, nullable=False),
+        pa.field("currency", pa.string(), nullable=False),
+        pa.field("exponent", pa.int16(), nullable=False),
+        *(pa.field(name, _AMOUNT, nullable=False) for name in _AMOUNTS),
+    ]
+)
+_ROWS_A_GROUP = 10_000
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
+
+Row = tuple[Any, ...]
+
+
+def plain(text: str) -> str:
+    """`text` for a cell of a CSV file, with an apostrophe before what a spreadsheet would run as a formula."""
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+
+
+def exact(minor_units: int, exponent: int) -> str:
+    """An amount in major units: a dot, all decimals of its currency, nothing between thousands."""
+    sign = "-" if minor_units < 0 else ""
+    whole, fraction = divmod(abs(minor_units), 10**exponent)
+    return f"{sign}{whole}" + (f".{fraction:0{exponent}d}" if exponent else "")
+
+
+class StatementTables:
+    """Writes both tables row by row and holds no more than a group of rows; complete when its block ends.
+
+    The files stay open.
+    """
+
+    def __init__(self, csv_file: BinaryIO, parquet_file: BinaryIO) -> None:
+        self._text = io.TextIOWrapper(csv_file, "utf-8", newline="")
+        self._csv = csv.writer(self._text, lineterminator="\n")
+        self._csv.writerow(SCHEMA.names)
+        self._parquet = pq.ParquetWriter(parquet_file, SCHEMA, compression="zstd", version="2.6")
+        self._group: list[Row] = []
+
+    def add(self, statement: Statement) -> None:
+        """Write the row of one more statement."""
+        party, own = statement.party, statement.own
+        amounts = (
+            statement.opening, own.captures, own.refunds, own.chargebacks, own.fees, own.commission,
+            own.commission_tax, statement.adjustments.net, statement.net, statement.returned, statement.due,
+            statement.payable, statement.closing,
+        )  # fmt: skip
+        day, since, until = statement.month.first_day, statement.starts_at, statement.ends_at
+        names = (party.external_ref, party.name, party.timezone)
+        money = (statement.currency, statement.exponent)
+        self._csv.writerow(
+            (
+                day.isoformat(), *map(plain, names), _iso(since), _iso(until), *money,
+                *(exact(amount, statement.exponent) for amount in amounts),
+            )
+        )  # fmt: skip
+        scaled = (Decimal(amount).scaleb(-statement.exponent) for amount in amounts)
+        self._group.append((day, *names, since, until, *money, *scaled))
+        if len(self._group) == _ROWS_A_GROUP:
+            self._write_group()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._group:
+            self._write_group()
+        self._parquet.close()
+        self._text.flush()
+        self._text.detach()
+
+    def _write_group(self) -> None:
+        columns = zip(*self._group, strict=True)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+        self._parquet.write_table(pa.Table.from_arrays(arrays, schema=SCHEMA))
+        self._group = []
+
+
+_MOVEMENT_COLUMNS = (
+    "occurred_at", "local_time", "timezone", "reference", "kind", "is_void", "refers_to", "reason", "currency",
+    "exponent", "amount",
+)  # fmt: skip
+
+
+@contextmanager
+def movements_table(file: BinaryIO, statement: Statement) -> Iterator[Any]:
+    """A function that writes more movements of `statement` to `file`, as CSV in the manner of the tables."""
+    place = zone(statement.party.timezone)
+    text = io.TextIOWrapper(file, "utf-8", newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(_MOVEMENT_COLUMNS)
+
+    def write(movements: Iterable[Movement]) -> None:
+        writer.writerows(
+            (
+                _iso(movement.occurred_at), movement.occurred_at.astimezone(place).isoformat(), place.key,
+                plain(movement.external_ref), movement.kind, str(movement.is_void).lower(),
+                plain(movement.reverses or ""), plain(movement.reason or ""), statement.currency, statement.exponent,
+                exact(movement.amount, statement.exponent),
+            )
+            for movement in movements
+        )  # fmt: skip
+
+    yield write
+    text.flush()
+    text.detach()
+
+
+def totals_in(parquet_file: BinaryIO) -> dict[str, dict[str, Decimal]]:
+    """Per currency the sums of net, due, payable and closing that a Parquet file of statements comes to."""
+    wanted = ("net", "due", "payable", "closing")
+    totals: dict[str, dict[str, Decimal]] = {}
+    for batch in pq.ParquetFile(parquet_file).iter_batches(columns=["currency", *wanted]):
+        sums: pa.Table = (
+            pa.Table.from_batches([batch]).group_by("currency").aggregate([(name, "sum") for name in wanted])
+        )
+        for row in sums.to_pylist():
+            known = totals.setdefault(row["currency"], dict.fromkeys(wanted, Decimal(0)))
+            for name in wanted:
+                known[name] += row[f"{name}_sum"]
+    return totals
+
+
+def _iso(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")
