@@ -1,0 +1,159 @@
+"""The asset that pays closed months: requests every payout, shows what became of them, and its checks."""
+
+from typing import Any
+
+import dagster as dg
+from sqlalchemy import Connection
+
+from assets.month_chart import month_chart
+from assets.partitions import months
+from assets.settlement_checks import judged
+from resources import ClockResource, DatabaseResource
+from ticketflow_orch.database import transaction
+from ticketflow_orch.delivery.configuration import read_delivery
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.firings import record, scheduled_firing
+from ticketflow_orch.money import written_out
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts import PayoutRules, PayoutsRequested, request_payouts
+from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
+from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, paid_so_far
+from ticketflow_orch.payouts.request import first_paid_month
+from ticketflow_orch.payouts.route import require_safe_route
+from ticketflow_orch.settings import settings
+
+PAYOUT_COLUMNS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("public_id", "uuid", "our reference at the payment provider"),
+        dg.TableColumn("organization_id", "bigint", "who is paid"),
+        dg.TableColumn("currency", "char(3)", "ISO 4217"),
+        dg.TableColumn("month", "date", "the closed month whose balance it pays"),
+        dg.TableColumn("amount", "bigint", "minor units; what the balance says is payable"),
+        dg.TableColumn("state", "text", "HELD, REQUESTED, CONFIRMED, REJECTED, RETURNED or IN_DOUBT"),
+        dg.TableColumn("reason", "text", "why it is held, was rejected, came back or is in doubt"),
+        dg.TableColumn("provider_ref", "text", "the provider's own reference"),
+        dg.TableColumn("first_attempt_at", "timestamptz", "when it was sent for the first time"),
+        dg.TableColumn("answered_at", "timestamptz", "when the provider, or a person, confirmed or rejected it"),
+        dg.TableColumn("returned_month", "date", "the month with whose balance the money came back"),
+        dg.TableColumn("decided_by", "text", "who held, released or settled it by hand"),
+        dg.TableColumn("run_id", "text", "the Dagster run that requested it"),
+    ]
+)
+# What people ask first comes first: the page cuts wide tables off at the right.
+_TOTALS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("currency"),
+        dg.TableColumn("total", "string"),
+        dg.TableColumn("payouts", "int"),
+        *(dg.TableColumn(name, "string") for name in ("held", "under way", "confirmed", "came back", "in doubt")),
+    ]
+)
+
+
+@dg.asset(
+    partitions_def=months,
+    deps=[dg.AssetKey("closed_books")],
+    # A run for all months of a backfill, in their order: each is reviewed beside the ones before.
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    pool="payouts",
+    group_name="settlement",
+    owners=["team:finance"],
+    kinds={"postgres"},
+    tags={"domain": "settlement"},
+    metadata={"dagster/column_schema": PAYOUT_COLUMNS, "dagster/table_name": "payout"},
+)
+def payouts(
+    context: dg.AssetExecutionContext, database: DatabaseResource, clock: ClockResource
+) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """What a closed month owes each organization, requested from the payment provider once, through the outbox.
+
+    Materializing a month again pays nobody again. A month whose books are not closed is refused; months before
+    TICKETFLOW_PAYOUTS_FROM pay nobody, and neither does any month while that is not set.
+    """
+    with database.engine("payouts", connections=2) as engine:
+        firing = scheduled_firing("payouts", context.run.run_id, context.run.tags)
+        if firing is not None:
+            with transaction(engine) as connection:
+                record(connection, firing)
+        rules = PayoutRules.configured(settings(), clock.now())
+        for month in sorted(map(Month.parse, context.partition_keys)):
+            try:
+                require_safe_route(read_delivery(settings()))
+                result = request_payouts(engine, month, rules, context.run.run_id)
+            except InputError as error:
+                raise dg.Failure(str(error)) from error
+            for held in (one.held for one in result.currencies if one.held):
+                context.log.warning(f"{month}: payouts are held, {held}")
+            with engine.connect() as connection:
+                context.add_asset_metadata(payouts_metadata(connection, result), partition_key=str(month))
+    return dg.MaterializeResult()
+
+
+def payouts_metadata(connection: Connection, result: PayoutsRequested) -> dict[str, Any]:
+    """The metadata of one month: what it pays by currency and how far that is, beside the months before."""
+    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
+    totals = paid_by_currency(connection, result.month)
+    if totals:
+        metadata["payouts"] = dg.MetadataValue.table([_record(total) for total in totals], _TOTALS)
+        so_far = paid_so_far(connection, result.month)
+        for total in totals:
+            caption = written_out(total.amount, total.exponent)
+            chart = month_chart(so_far[total.currency], caption)
+            metadata[f"paid out {total.currency}, months so far"] = dg.MetadataValue.md(chart)
+    metadata |= {"requested": result.requested, "held": result.held, "existing": result.existing}
+    # Whole minor units, so that the asset's plots show the months exactly.
+    return metadata | {f"paid out {total.currency} (minor units)": total.amount for total in totals}
+
+
+def _summary(result: PayoutsRequested) -> str:
+    if result.why_nobody is not None:
+        return f"**{result.why_nobody}**"
+    parts = [f"{result.requested:,} payouts requested"] if result.requested else []
+    if result.held:
+        parts.append(f"**{result.held:,} held for review**: `ticketflow payouts release --month {result.month}`")
+    if result.existing:
+        parts.append(f"{result.existing:,} were there before")
+    return f"{result.month}: {', '.join(parts) or 'nobody is owed anything'}."
+
+
+def _record(total: CurrencyPaid) -> dg.TableRecord:
+    amounts = {
+        "held": total.held,
+        "under way": total.waiting,
+        "confirmed": total.confirmed,
+        "came back": total.back,
+        "in doubt": total.in_doubt,
+    }
+    return dg.TableRecord(
+        {
+            "currency": total.currency,
+            "total": written_out(total.amount, total.exponent),
+            "payouts": total.payouts,
+            **{name: written_out(amount, total.exponent) if amount else "" for name, amount in amounts.items()},
+        }
+    )
+
+
+@dg.asset_check(
+    asset=payouts,
+    name="paid_what_is_payable",
+    description="Every balance with something payable has its payout, of that amount, and nobody else has one.",
+)
+def paid_what_is_payable(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether the closed months from TICKETFLOW_PAYOUTS_FROM up to the last one with payouts pay what they owe."""
+    with database.engine("check paid_what_is_payable") as engine, engine.connect() as connection:
+        return judged(not_as_payable(connection, first_paid_month(settings())))
+
+
+@dg.asset_check(
+    asset=payouts,
+    name="nothing_in_doubt",
+    description="Of every payout it is known whether the money left; `ticketflow payouts resolve` settles the others.",
+)
+def nothing_in_doubt(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether any payout of any month waits for a person to ask the provider."""
+    with database.engine("check nothing_in_doubt") as engine, engine.connect() as connection:
+        return judged(in_doubt(connection))
+
+
+PAYOUT_CHECKS = [paid_what_is_payable, nothing_in_doubt]

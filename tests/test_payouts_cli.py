@@ -1,0 +1,135 @@
+"""`ticketflow payouts`: what people see and decide at the terminal, and what they are refused in one sentence."""
+
+from __future__ import annotations
+
+import getpass
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+from typer.testing import CliRunner
+
+from tests.homes import fresh_home, variables_for
+from tests.payable import MARCH, close_with, request, requested_payout, rows
+from tests.rows import add_organization
+from tests.statements import deliver
+from tests.test_payouts_answers import CONFIRMED, recorded, said
+from tests.test_payouts_decisions import in_doubt
+from ticketflow_orch import cli
+from ticketflow_orch.embedded import EmbeddedServer
+
+ME = f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@pytest.fixture(autouse=True)
+def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[None]:
+    """A home on a running server with a migrated database."""
+    with fresh_home(scratch, **variables_for(url, server.url("unused"))):
+        yield
+
+
+def run(*arguments: str) -> str:
+    """What `ticketflow payouts` prints."""
+    result = CliRunner().invoke(cli.app, ["payouts", *arguments])
+    assert result.exit_code == 0, (result.output, result.exception)
+    return result.output
+
+
+def refusal(*arguments: str) -> str:
+    """What `ticketflow payouts` says against its input."""
+    result = CliRunner().invoke(cli.app, ["payouts", *arguments])
+    assert result.exception is not None, result.output
+    return str(result.exception)
+
+
+def state(engine: Engine) -> tuple[str, str | None]:
+    """The state of the one payout, and who decided."""
+    [(found, by)] = rows(engine, "SELECT state, decided_by FROM payout")
+    return found, by
+
+
+def test_payouts_are_listed_by_what_is_asked_for(engine: Engine) -> None:
+    choir, band = add_organization(engine, external_ref="choir"), add_organization(engine, external_ref="band")
+    close_with(engine, [(choir, "EUR", 123_456), (band, "JPY", 700)])
+    assert run("list") == "There is no such payout.\n"
+    request(engine)
+    everything = run("list")
+    assert "1,234.56 EUR" in everything
+    assert "700 JPY" in everything
+    for narrowed in (
+        run("list", "--currency", "jpy"),
+        run("list", "--organization", "band"),
+        run("list", "--currency", "JPY", "--month", "2026-03", "--state", "requested"),
+    ):
+        assert "band" in narrowed
+        assert "choir" not in narrowed
+    assert run("list", "--month", "2026-02") == run("list", "--state", "held") == "There is no such payout.\n"
+    assert refusal("list", "--state", "lost") == (
+        "'lost' is no state of a payout; choose one of held, requested, confirmed, rejected, returned, in_doubt."
+    )
+
+
+def test_one_payout_is_shown_with_all_that_became_of_it(engine: Engine) -> None:
+    reference = requested_payout(engine)
+    deliver(engine, "now()")
+    recorded(engine, "DELIVERED", said(CONFIRMED))
+    shown = run("show", reference)
+    for line in (reference, "2026-03", "880.00 EUR", "CONFIRMED", "po_1", "DELIVERED, 1 attempts"):
+        assert line in shown
+    assert "no reference of a payout" in refusal("show", "typo")
+
+
+def test_pausing_is_seen_by_whoever_looks(engine: Engine) -> None:
+    run("pause", "--reason", "the bank is closed")
+    assert f"Payouts are paused: by {ME}: the bank is closed." in run("list")
+    run("resume")
+    assert "paused" not in run("list")
+
+
+def test_a_payout_is_held_and_released_by_name(engine: Engine) -> None:
+    reference = requested_payout(engine)
+    run("hold", reference, "--reason", "asked by the bank")
+    assert state(engine) == ("HELD", ME)
+    assert run("release", reference) == "1 released.\n"
+    assert state(engine) == ("REQUESTED", ME)
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["r", "--month", "2026-03"], ["r", "--currency", "EUR"], ["--currency", "EUR"]]
+)
+def test_what_is_decided_about_at_once_is_one_payout_or_a_month(arguments: list[str]) -> None:
+    for command in (["release"], ["resolve", "--as", "again"]):
+        assert refusal(*command, *arguments).startswith("Name one payout by its reference, or a month")
+
+
+def test_a_months_payouts_in_doubt_are_asked_for_again(engine: Engine) -> None:
+    in_doubt(engine)
+    assert run("resolve", "--as", "again", "--month", str(MARCH), "--currency", "eur") == "1 asked for again.\n"
+    assert state(engine) == ("REQUESTED", ME)
+
+
+@pytest.mark.parametrize("arguments", [["confirm"], ["resolve", "--as", "confirmed"]])
+def test_a_payout_in_doubt_is_confirmed(engine: Engine, arguments: list[str]) -> None:
+    reference = in_doubt(engine)
+    assert run(*arguments, reference, "--provider-ref", "po_9") == f"{reference} is confirmed.\n"
+    assert rows(engine, "SELECT state, provider_ref FROM payout") == [("CONFIRMED", "po_9")]
+
+
+def test_a_payout_in_doubt_is_rejected_with_a_reason(engine: Engine) -> None:
+    reference = in_doubt(engine)
+    assert "Say with --reason why" in refusal("resolve", reference, "--as", "rejected")
+    assert "Name the payout by its reference" in refusal("resolve", "--as", "rejected", "--month", "2026-03")
+    assert state(engine) == ("IN_DOUBT", None)
+    run("resolve", reference, "--as", "rejected", "--reason", "no trace of it")
+    assert state(engine) == ("REJECTED", ME)
+
+
+def test_a_confirmed_payout_comes_back(engine: Engine) -> None:
+    reference = requested_payout(engine)
+    deliver(engine, "now()")
+    recorded(engine, "DELIVERED", said(CONFIRMED))
+    run("return", reference, "--reason", "IBAN closed")
+    assert state(engine) == ("RETURNED", ME)

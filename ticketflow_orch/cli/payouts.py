@@ -1,0 +1,236 @@
+"""`ticketflow payouts`: what is paid out, and what people decide about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from ticketflow_orch.errors import InputError
+
+if TYPE_CHECKING:
+    from ticketflow_orch.payouts.decisions import Selection
+    from ticketflow_orch.payouts.listing import Payout
+
+app = typer.Typer(help="Payouts: what was asked for, what became of it, and what you decide.", no_args_is_help=True)
+_MOST = 100
+
+Reference = Annotated[str, typer.Argument(metavar="REF", help="The payout, as `payouts list` shows it.")]
+AnyReference = Annotated[str | None, typer.Argument(metavar="[REF]", help="One payout, as `payouts list` shows it.")]
+MonthOption = Annotated[str | None, typer.Option("--month", metavar="YYYY-MM", help="Only this month's.")]
+CurrencyOption = Annotated[str | None, typer.Option("--currency", metavar="CODE", help="Only in this currency.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it stays with the payout.")]
+
+
+@app.command("list")
+def list_(
+    month: MonthOption = None,
+    currency: CurrencyOption = None,
+    state: Annotated[str | None, typer.Option(help="Such as held, in_doubt or rejected.")] = None,
+    organization: Annotated[str | None, typer.Option(metavar="REF", help="Only this organization's.")] = None,
+) -> None:
+    """List the last 100 payouts, the newest first."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.money import written_out
+    from ticketflow_orch.months import Month
+    from ticketflow_orch.payouts.decisions import paused
+    from ticketflow_orch.payouts.listing import payouts
+
+    with database("payouts") as engine, engine.connect() as connection:
+        stop = paused(connection)
+        found = payouts(
+            connection,
+            month=Month.parse(month) if month else None,
+            currency=currency and currency.upper(),
+            state=state and state.upper(),
+            organization=organization,
+            limit=_MOST,
+        )
+    if stop is not None:
+        typer.echo(f"Payouts are paused: {stop}.")
+    if not found:
+        typer.echo("There is no such payout.")
+        return
+    plain_table(
+        ("month", "organization", "amount", "state", "why", "reference"),
+        (
+            (
+                str(payout.month),
+                payout.organization,
+                f"{written_out(payout.amount, payout.exponent)} {payout.currency}",
+                payout.state,
+                payout.reason or "",
+                payout.reference,
+            )
+            for payout in found
+        ),
+    )
+    if len(found) == _MOST:
+        typer.echo(f"These are the last {_MOST}; there may be more.", err=True)
+
+
+@app.command("show")
+def show(reference: Reference) -> None:
+    """Show one payout: what became of it, who decided what, and how far its delivery is."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.payouts.listing import payout
+
+    with database("payouts") as engine, engine.connect() as connection:
+        found = payout(connection, reference)
+    plain_table(("", ""), [line for line in _lines(found) if line[1]])
+
+
+@app.command("pause")
+def pause(reason: Reason) -> None:
+    """Stop sending payouts, whatever is requested meanwhile; what is being sent comes to its end."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.payouts import decisions
+
+    with database("payouts") as engine, transaction(engine) as connection:
+        decisions.pause(connection, reason, _whoever())
+    typer.echo("Payouts are paused; `ticketflow payouts resume` sends them again.")
+
+
+@app.command("resume")
+def resume() -> None:
+    """Send payouts again."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.payouts import decisions
+
+    with database("payouts") as engine, transaction(engine) as connection:
+        decisions.resume(connection)
+    typer.echo("Payouts are sent again.")
+
+
+@app.command("hold")
+def hold(reference: Reference, reason: Reason) -> None:
+    """Keep a payout that was never tried from being sent, until it is released."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.payouts import decisions
+
+    with database("payouts") as engine, transaction(engine) as connection:
+        decisions.hold(connection, reference, reason, _whoever())
+    typer.echo(f"{reference} is held; `ticketflow payouts release {reference}` sends it.")
+
+
+@app.command("release")
+def release(reference: AnyReference = None, month: MonthOption = None, currency: CurrencyOption = None) -> None:
+    """Send what is held: one payout, or a month's, or a month's in one currency."""
+    from ticketflow_orch import clock
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.settings import settings
+
+    selection = _selection(reference, month, currency)
+    with database("payouts") as engine:
+        released = decisions.release(engine, selection, _whoever(), clock.now(settings().fixed_clock))
+    typer.echo(f"{released:,} released.")
+
+
+@app.command("resolve")
+def resolve(
+    resolution: Annotated[
+        Literal["confirmed", "rejected", "again"],
+        typer.Option(
+            "--as",
+            help="confirmed: the provider paid it. rejected: it has not and never will; the money returns to the "
+            "balance. again: ask it once more, under the same key.",
+        ),
+    ],
+    reference: AnyReference = None,
+    *,
+    month: MonthOption = None,
+    currency: CurrencyOption = None,
+    reason: Annotated[str | None, typer.Option(help="Why it is rejected.")] = None,
+    provider_ref: Annotated[str | None, typer.Option(help="The provider's own reference of it.")] = None,
+) -> None:
+    """Settle a payout in doubt by what the provider's people say; `again` also takes a whole month's."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.payouts.request import EVENT_TYPE
+    from ticketflow_orch.settings import settings
+
+    if resolution == "again":
+        selection = _selection(reference, month, currency)
+        looked_up = read_delivery(settings()).route(EVENT_TYPE).in_doubt == "look_up"
+        with database("payouts") as engine:
+            asked = decisions.ask_again(engine, selection, _whoever(), looked_up=looked_up)
+        typer.echo(f"{asked:,} asked for again.")
+        return
+    if reference is None:
+        raise InputError("Name the payout by its reference; `ticketflow payouts list --state in_doubt` shows them.")
+    if resolution == "rejected" and not reason:
+        raise InputError(f"Say with --reason why payout {reference} is rejected: its organization will ask.")
+    with database("payouts") as engine, transaction(engine) as connection:
+        if resolution == "confirmed":
+            decisions.confirm(connection, reference, _whoever(), provider_ref)
+        else:
+            decisions.reject(connection, reference, str(reason), _whoever())
+    typer.echo(f"{reference} is {resolution}.")
+
+
+@app.command("confirm")
+def confirm(
+    reference: Reference,
+    provider_ref: Annotated[str | None, typer.Option(help="The provider's own reference of it.")] = None,
+) -> None:
+    """Say that a payout was paid, where no provider answers: `resolve --as confirmed`."""
+    resolve("confirmed", reference, provider_ref=provider_ref)
+
+
+@app.command("return")
+def return_(reference: Reference, reason: Reason) -> None:
+    """Say that a confirmed payout came back; its money returns with the first month that is not closed."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.payouts import decisions
+
+    with database("payouts") as engine, transaction(engine) as connection:
+        decisions.return_payout(connection, reference, reason, _whoever())
+    typer.echo(f"{reference} is returned; its money is in the balance of the first month that is not closed.")
+
+
+def _selection(reference: str | None, month: str | None, currency: str | None) -> Selection:
+    from ticketflow_orch.months import Month
+    from ticketflow_orch.payouts.decisions import Selection
+
+    if (reference is None) == (month is None) or (reference is not None and currency is not None):
+        raise InputError("Name one payout by its reference, or a month with --month and, if you like, a --currency.")
+    return Selection(Month.parse(month) if month else None, currency and currency.upper(), reference)
+
+
+def _whoever() -> str:
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _lines(payout: Payout) -> list[tuple[str, str]]:
+    from ticketflow_orch.cli.terminal import moment
+    from ticketflow_orch.money import written_out
+
+    return [
+        ("payout", payout.reference),
+        ("organization", payout.organization),
+        ("month", str(payout.month)),
+        ("amount", f"{written_out(payout.amount, payout.exponent)} {payout.currency}"),
+        ("state", payout.state),
+        ("why", payout.reason or ""),
+        ("provider's reference", payout.provider_ref or ""),
+        ("decided by", payout.decided_by or ""),
+        ("written (UTC)", moment(payout.created_at)),
+        ("by run", payout.run_id or ""),
+        ("first attempt (UTC)", moment(payout.first_attempt_at)),
+        ("answered (UTC)", moment(payout.answered_at)),
+        ("money back in", str(payout.returned_month or "")),
+        ("delivery", f"{payout.delivery}, {payout.attempts} attempts" if payout.delivery else ""),
+        ("last error", payout.last_error or ""),
+    ]

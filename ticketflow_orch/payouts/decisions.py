@@ -1,0 +1,314 @@
+"""What people decide about payouts: hold and release, settle what is in doubt, return what came back, pause it.
+
+The relay locks an event first and its payout second; whoever decides about one payout does the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine, Row, text
+
+from ticketflow_orch.database import transaction
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, mark_paid
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which payouts to decide about at once: those of a month, of a currency in it, or one by its reference."""
+
+    month: Month | None = None
+    currency: str | None = None
+    reference: str | None = None
+
+
+def pause(connection: Connection, reason: str, by: str) -> None:
+    """Stop sending payouts, whatever is requested meanwhile; what is being sent comes to its end.
+
+    Raises:
+        InputError: they are paused already.
+    """
+    if not connection.execute(_PAUSE, {"name": EVENT_TYPE, "reason": reason, "by": by}).rowcount:
+        raise InputError(f"Payouts are paused already, {paused(connection)}; resume them first.")
+
+
+def paused(connection: Connection) -> str | None:
+    """Who paused payouts and why, as part of a sentence; None when they are sent."""
+    stop = connection.execute(_STOP, {"name": EVENT_TYPE}).one_or_none()
+    return None if stop is None else f"by {stop.stopped_by}: {stop.reason}"
+
+
+def resume(connection: Connection) -> None:
+    """Send payouts again.
+
+    Raises:
+        InputError: they are not paused.
+    """
+    if not connection.execute(_RESUME, {"name": EVENT_TYPE}).rowcount:
+        raise InputError("Payouts are not paused; there is nothing to resume.")
+
+
+def hold(connection: Connection, reference: str, reason: str, by: str) -> None:
+    """Keep a requested payout from being sent until it is released.
+
+    Raises:
+        InputError: there is no such payout, or it may be on its way already.
+    """
+    found = _locked(connection, reference)
+    if (found.state, found.event_state) != ("REQUESTED", "PENDING") or found.first_attempt_at is not None:
+        tried = f" and was tried at {found.first_attempt_at:%Y-%m-%d %H:%M} UTC" if found.first_attempt_at else ""
+        raise InputError(
+            f"Payout {reference} is {found.state}{tried}; only one that is REQUESTED and was never tried can be held."
+        )
+    connection.execute(_MOVE_EVENT, {"id": found.event_id, "state": "HELD"})
+    _move(connection, found, "HELD", by, reason=reason)
+
+
+def release(engine: Engine, selection: Selection, by: str, now: datetime, chunk_size: int = 5000) -> int:
+    """Send the held payouts that `selection` names; returns how many.
+
+    Raises:
+        InputError: it names none that is held.
+    """
+    released = 0
+    months: set[Month] = set()
+    parameters = _selected(selection) | {"by": by, "now": now, "size": chunk_size}
+    while True:
+        with transaction(engine) as connection:
+            chunk = connection.execute(_RELEASE, parameters).all()
+            connection.execute(_WAKE_EVENTS, {"references": [row.public_id for row in chunk], "now": now})
+        released += len(chunk)
+        months |= {Month.of_day(row.month) for row in chunk}
+        if not chunk:
+            break
+    if not released:
+        raise InputError(f"No payout {_named(selection)} is held; `ticketflow payouts list --state held` shows them.")
+    for month in sorted(months):
+        with transaction(engine) as connection:
+            mark_paid(connection, month)
+    return released
+
+
+def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool, chunk_size: int = 5000) -> int:
+    """Ask the provider once more for payouts in doubt, under the same keys and with fresh attempts; returns how many.
+
+    `looked_up`: their route asks the provider for our reference before it sends anything that is in doubt, so the doubt
+    stays with the event. Without that it is `by` whose word counts: the provider has not paid them.
+
+    Raises:
+        InputError: none of them can be asked for again.
+    """
+    asked = 0
+    parameters = _selected(selection) | {"by": by, "size": chunk_size, "looked_up": looked_up}
+    while True:
+        with transaction(engine) as connection:
+            chunk = connection.execute(_ASK_AGAIN, parameters).rowcount
+        asked += chunk
+        if not chunk:
+            break
+    if not asked:
+        raise InputError(
+            f"No payout {_named(selection)} can be asked for again: that is for payouts in doubt of which the provider "
+            "never said that it has them; settle the others as confirmed or rejected."
+        )
+    return asked
+
+
+def confirm(connection: Connection, reference: str, by: str, provider_ref: str | None = None) -> None:
+    """Say that a payout was paid: one in doubt, or one handed over to something that gives no answers.
+
+    Raises:
+        InputError: there is no such payout, or it does not wait for anybody's word.
+    """
+    found = _locked(connection, reference)
+    if not _waits(found):
+        raise _nothing_to_settle(found)
+    _move_event(connection, found, "DELIVERED")
+    _move(connection, found, "CONFIRMED", by, provider_ref=provider_ref)
+
+
+def reject(connection: Connection, reference: str, reason: str, by: str) -> None:
+    """Say that a payout was not paid and never will be: its money returns to the organization's balance.
+
+    For one in doubt, one handed over to something that gives no answers, and one that is held: that is not sent then.
+
+    Raises:
+        InputError: there is no such payout, or it does not wait for anybody's word.
+    """
+    found = _locked(connection, reference)
+    unsent = found.state == "HELD" and found.event_state in {"HELD", None}
+    if not (_waits(found) or unsent):
+        raise _nothing_to_settle(found)
+    _move_event(connection, found, "SUPPRESSED")
+    _move(connection, found, "REJECTED", by, reason=reason)
+    mark_paid(connection, Month.of_day(found.month))
+
+
+def return_payout(connection: Connection, reference: str, reason: str, by: str) -> None:
+    """Say that a confirmed payout came back: its money returns with the first month that is not closed.
+
+    Raises:
+        InputError: there is no such payout, or it is not CONFIRMED.
+    """
+    found = _locked(connection, reference)
+    if found.state != "CONFIRMED":
+        raise InputError(f"Payout {reference} is {found.state}; only a confirmed one can come back.")
+    _move(connection, found, "RETURNED", by, reason=reason)
+
+
+def _locked(connection: Connection, reference: str) -> Row[Any]:
+    values = {"reference": reference_of(reference)}
+    connection.execute(_LOCK_EVENT, values)
+    found = connection.execute(_LOCK, values).one_or_none()
+    if found is None:
+        raise InputError(f"There is no payout {reference}; `ticketflow payouts list` shows their references.")
+    return found
+
+
+def reference_of(text_: str) -> UUID:
+    """A payout's reference, as the provider has it.
+
+    Raises:
+        InputError: it is no UUID.
+    """
+    try:
+        return UUID(text_)
+    except ValueError:
+        raise InputError(
+            f"{text_!r} is no reference of a payout; give the UUID that `ticketflow payouts list` shows."
+        ) from None
+
+
+def _move(
+    connection: Connection,
+    found: Row[Any],
+    state: str,
+    by: str,
+    *,
+    reason: str | None = None,
+    provider_ref: str | None = None,
+) -> None:
+    connection.execute(
+        _MOVE, {"id": found.id, "state": state, "by": by, "reason": reason, "provider_ref": provider_ref}
+    )
+
+
+def _move_event(connection: Connection, found: Row[Any], state: str) -> None:
+    # What is decided may never be sent any more, so its event comes to an end too, if it has not yet.
+    if found.event_state in {"IN_DOUBT", "DEAD", "HELD"}:
+        connection.execute(_MOVE_EVENT, {"id": found.event_id, "state": state})
+
+
+def _waits(found: Row[Any]) -> bool:
+    """Whether nothing but a person will tell what became of a payout, whose event may be gone by now.
+
+    While its event is on its way there may still be an answer, and what a person said could not be taken back.
+    """
+    if found.event_state in {"PENDING", "INFLIGHT"}:
+        return False
+    over = found.event_state in {"DELIVERED", "SUPPRESSED", None}
+    return found.state == "IN_DOUBT" or (found.state == "REQUESTED" and over)
+
+
+def _nothing_to_settle(found: Row[Any]) -> InputError:
+    way = ", and is still on its way" if found.event_state in {"PENDING", "INFLIGHT"} else ""
+    return InputError(
+        f"Payout {found.public_id} is {found.state}{way}; `ticketflow payouts list --state in_doubt` shows what waits."
+    )
+
+
+def _selected(selection: Selection) -> dict[str, object]:
+    return {
+        "month": selection.month and selection.month.first_day,
+        "currency": selection.currency,
+        "reference": selection.reference and reference_of(selection.reference),
+    }
+
+
+def _named(selection: Selection) -> str:
+    if selection.reference:
+        return selection.reference
+    return f"of {selection.month}" + (f" in {selection.currency}" if selection.currency else "")
+
+
+_PAUSE = text("""
+    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES ('EVENT_TYPE', :name, :reason, :by)
+    ON CONFLICT DO NOTHING
+""")
+
+_STOP = text("SELECT reason, stopped_by FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = :name")
+
+_RESUME = text("DELETE FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = :name")
+
+_EVENT_OF = "dedupe_key = 'PayoutRequested:' || CAST(:reference AS text)"
+
+_LOCK_EVENT = text(f"SELECT id FROM outbox_event WHERE {_EVENT_OF} FOR UPDATE")
+
+# With fresh eyes: what committed while the event's lock was waited for is seen.
+_LOCK = text(f"""
+    SELECT payout.id, public_id, payout.state, month, outbox_event.id AS event_id, outbox_event.state AS event_state,
+        outbox_event.first_attempt_at
+    FROM payout LEFT JOIN outbox_event ON {_EVENT_OF}
+    WHERE public_id = CAST(:reference AS uuid) FOR UPDATE OF payout
+""")
+
+_MOVE = text("""
+    UPDATE payout SET state = CAST(:state AS text), decided_by = :by,
+        reason = coalesce(CAST(:reason AS text), reason),
+        provider_ref = coalesce(CAST(:provider_ref AS text), provider_ref),
+        answered_at = CASE WHEN CAST(:state AS text) IN ('CONFIRMED', 'REJECTED') THEN clock_timestamp()
+            ELSE answered_at END
+    WHERE id = :id
+""")
+
+_MOVE_EVENT = text("""
+    UPDATE outbox_event SET state = CAST(:state AS text), available_at = NULL,
+        ended_at = CASE WHEN CAST(:state AS text) IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END
+    WHERE id = :id
+""")
+
+_CHOSEN = """
+    (CAST(:reference AS uuid) IS NULL OR public_id = CAST(:reference AS uuid))
+    AND (CAST(:month AS date) IS NULL OR month = CAST(:month AS date))
+    AND (CAST(:currency AS char(3)) IS NULL OR currency = CAST(:currency AS char(3)))
+"""
+
+_ASK_AGAIN = text(f"""
+    WITH chosen AS MATERIALIZED (
+        SELECT payout.id, event.id AS outbox_id
+        FROM payout JOIN outbox_event AS event ON dedupe_key = '{EVENT_TYPE}:' || public_id
+        WHERE payout.state = 'IN_DOUBT' AND event.state IN ('IN_DOUBT', 'DEAD') AND {_CHOSEN}
+        ORDER BY payout.id LIMIT CAST(:size AS bigint) FOR UPDATE OF event, payout
+    ), asked AS (
+        UPDATE payout SET state = 'REQUESTED', decided_by = :by FROM chosen WHERE payout.id = chosen.id
+    )
+    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts,
+        doubtful_since = CASE WHEN CAST(:looked_up AS boolean) THEN doubtful_since END
+    FROM chosen WHERE outbox_event.id = outbox_id
+""")
+
+_RELEASE = text(f"""
+    WITH chosen AS MATERIALIZED (
+        SELECT id FROM payout
+        WHERE state = 'HELD' AND {_CHOSEN}
+        ORDER BY id LIMIT CAST(:size AS bigint) FOR UPDATE
+    )
+    UPDATE payout SET state = 'REQUESTED', decided_by = :by FROM chosen WHERE payout.id = chosen.id
+    RETURNING public_id, month
+""")
+
+# What was held before its event was written gets it now; what was held after that has its event woken.
+_WAKE_EVENTS = text(f"""
+    WITH asked AS (
+        SELECT * FROM payout WHERE public_id = ANY (CAST(:references AS uuid[]))
+    ), woken AS (
+        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp()
+        FROM asked WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
+    )
+    {EVENTS}
+""")
