@@ -5,12 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 PORT ?= 3000
+COMPILE := uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
+	--no-annotate
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test check lock clean inventory chaos bench-settlement bench-backfill bench-lifecycle
+.PHONY: help install demo ui test check lock clean inventory chaos bench-settlement bench-backfill bench-lifecycle bench-outbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,8 +42,8 @@ check: $(INSTALLED) ## lint, formatting, types, definitions
 	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/dg check defs
 
 lock: ## pin all dependencies anew, for every supported Python (needs uv)
-	uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-strip-extras --no-header \
-		--no-annotate --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --group dev pyproject.toml --output-file requirements.lock
+	$(COMPILE) --group benchmarks --constraint requirements.lock --output-file benchmarks/requirements.lock
 
 clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
@@ -63,3 +65,7 @@ bench-backfill: $(INSTALLED) ## what a month of a backfill costs beyond its sett
 
 bench-lifecycle: $(INSTALLED) ## close, expire and remind by the million against the bare SQL (10 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.lifecycle $(ARGS)
+
+bench-outbox: $(INSTALLED) ## deliver 100,000 events against two job queues of Python, which are installed for it (ARGS=…)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement benchmarks/requirements.lock
+	$(BIN)/python -m benchmarks.outbox $(ARGS)
