@@ -17,15 +17,18 @@ from schedules import ALWAYS_REQUESTING, settlement_schedule
 from schedules.settlement import settles
 from schedules.windows import UNFINISHED
 from sensors.telling import tell
+from ticketflow_orch.books.periods import months_to_close, ready_since
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import window_tags
 from ticketflow_orch.lifecycle import LifecycleRules, oldest_due_reservation
 from ticketflow_orch.missed import Expected, Overdue, overdue, without_firing
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.request import first_paid_month, payouts_due_months
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
+from ticketflow_orch.statements.audit import months_to_state
 
 INTERVAL = settings().watch_interval
 # How late a run may be requested before its window counts as missed.
@@ -122,8 +125,21 @@ def overdue_work(connection: Connection, now: datetime) -> list[Overdue]:
     """Work of the schedules that skip when nothing is due, waiting for longer than three of their intervals."""
     reservation = oldest_due_reservation(connection, LifecycleRules.configured(settings(), now))
     reminder = oldest_due_reminder(connection, ReminderRules.configured(settings(), now))
-    found = (
+    found = [
         overdue("expire_reservations", reservation, now, timedelta(minutes=1)),
         overdue("send_reminders", reminder, now, timedelta(minutes=15)),
-    )
+    ]
+    for job, months in waiting_months(connection, now).items():
+        since = ready_since(connection, months[0]) if months else None
+        found.append(overdue(job, since, now, timedelta(days=1)))
     return [work for work in found if work is not None]
+
+
+def waiting_months(connection: Connection, now: datetime) -> dict[str, tuple[Month, ...]]:
+    """For each daily job on months that skips when there is none: the months that it could take on, in order."""
+    first = Month.parse(settings().first_month)
+    return {
+        "close_books": tuple(months_to_close(connection, now, first)) if settings().auto_close else (),
+        "payouts": payouts_due_months(connection, first_paid_month(settings())),
+        "statements": months_to_state(connection),
+    }

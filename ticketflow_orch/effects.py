@@ -101,7 +101,8 @@ def _told(aggregate_type: str, source: str, aggregate_id: str, who: str) -> str:
     """The outbox events of the aggregates in `source`, through the index of those under way and of those done with."""
     return " UNION ALL ".join(
         f"""
-        SELECT occurred_at, {who}, event_type, outbox_event.state, dedupe_key, CASE outbox_event.state WHEN 'DELIVERED' THEN ended_at END,
+        SELECT occurred_at, {who}, event_type, outbox_event.state, dedupe_key,
+            CASE outbox_event.state WHEN 'DELIVERED' THEN ended_at END,
             CAST(outbox_event.event_id AS text), NULL
         FROM {source} JOIN outbox_event ON aggregate_type = '{aggregate_type}' AND aggregate_id = {aggregate_id}
         WHERE ended_at IS {done}

@@ -15,7 +15,10 @@ from resources import ClockResource, DatabaseResource, OutboxResource
 from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_settlement_job, settlement_schedule
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
+from tests.books import close
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.test_settlement import settle
+from ticketflow_orch.books.periods import ready_since
 from ticketflow_orch.database import transaction
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.executions import claim
@@ -232,10 +235,32 @@ def test_reminders_that_wait_for_three_quarters_of_an_hour_are_told_of_once(engi
     assert alerts(engine, "WorkOverdue") == ["send_reminders 2026-06-01T02:30:00+00:00"]
 
 
+def test_months_that_could_be_closed_or_stated_for_three_days_are_told_of_once(engine: Engine, watch: Watch) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-04-10T10:00")
+    settle(engine, Month(2026, 4))
+    settled = ready(engine)
+    watch.look("missed_windows", settled + timedelta(days=3) - FIVE_MINUTES)
+    watch.look_on(settled + timedelta(days=3), settled + timedelta(days=3, minutes=10))
+    close(engine, Month(2026, 4))
+    closed = ready(engine)
+    watch.look_on(settled + timedelta(days=3, minutes=15), closed + timedelta(days=3, minutes=30))
+    assert [key.split(" ")[0] for key in alerts(engine, "WorkOverdue")] == ["close_books", "statements"]
+
+
+def ready(engine: Engine) -> datetime:
+    with engine.connect() as connection:
+        since = ready_since(connection, Month(2026, 4))
+    assert since is not None
+    return since
+
+
 def test_the_windows_or_the_work_of_every_schedule_are_watched() -> None:
     watched = {schedule.name for schedule in ALWAYS_REQUESTING} | {settlement_schedule.name}
     assert {schedule.name for schedule in SCHEDULES} - watched == {
         "expire_reservations_schedule",
         "send_reminders_schedule",
+        "close_books_schedule",
+        "payouts_schedule",
+        "statements_schedule",
     }
     assert missed_windows in SENSORS

@@ -1,0 +1,141 @@
+"""The asset that answers a question: why one organization's month came to what it came to. Its job asks it."""
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from resources import DatabaseResource
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.explain import Balance, Entry, Explanation, Line, Movement, explain, last_settled
+from ticketflow_orch.money import written_out
+from ticketflow_orch.months import Month
+
+# A big organization moves money more often than anybody reads; `ticketflow explain` prints them all.
+MOVEMENTS_SHOWN = 500
+
+
+class ExplanationConfig(dg.Config):
+    """The question."""
+
+    organization: str = Field(description="The organization's reference in the application, such as hall-7.")
+    month: str = Field("", description="YYYY-MM, such as 2026-03; empty: the last month that is settled.")
+
+
+@dg.asset(
+    group_name="overview",
+    owners=["team:finance"],
+    kinds={"postgres"},
+    tags={"domain": "settlement"},
+)
+def explanation(config: ExplanationConfig, database: DatabaseResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """Why an organization's month came to what it came to: lines by rate, movements, ledger entries, balance.
+
+    Asked anew by each run: `explain_job`, or Materialize with a configuration. Reads only.
+    """
+    with database.engine("explanation", connections=1) as engine, engine.connect() as connection:
+        try:
+            month = Month.parse(config.month) if config.month else last_settled(connection)
+            answer = explain(connection, config.organization, month)
+        except InputError as error:
+            raise dg.Failure(str(error), allow_retries=False) from error
+    return dg.MaterializeResult(metadata=explanation_metadata(answer))
+
+
+explain_job = dg.define_asset_job(
+    "explain_job",
+    selection=dg.AssetSelection.assets(explanation),
+    # What the launchpad opens with, to be filled in.
+    config={"ops": {"explanation": {"config": {"organization": "", "month": ""}}}},
+    tags={"dagster/max_runtime": "120"},
+    description="Explains one organization's month; the answer is on the page of the asset `explanation`.",
+)
+
+
+def explanation_metadata(answer: Explanation) -> dict[str, Any]:
+    """The metadata of an answer, from what it came to back to why."""
+    # Plain text: a run's page shows Markdown behind a link only.
+    metadata: dict[str, Any] = {"summary": _summary(answer)}
+    if answer.balances:
+        metadata["balance"] = _table(_BALANCE, map(_balance_cells, answer.balances))
+    metadata["lines by rate"] = _table(_LINE, map(_line_cells, answer.lines))
+    metadata["ledger entries"] = _table(_ENTRY, map(_entry_cells, answer.entries))
+    metadata["movements"] = _table(_MOVEMENT, map(_movement_cells, answer.movements[-MOVEMENTS_SHOWN:]))
+    if len(answer.movements) > MOVEMENTS_SHOWN:
+        metadata["movements not shown"] = len(answer.movements) - MOVEMENTS_SHOWN
+    return metadata | {
+        "organization": answer.external_ref,
+        "month": str(answer.month),
+        "time zone": answer.timezone,
+        "starts at": dg.MetadataValue.timestamp(answer.window.starts_at),
+        "ends before": dg.MetadataValue.timestamp(answer.window.ends_at),
+        **({"cutoff": dg.MetadataValue.timestamp(answer.cutoff)} if answer.cutoff is not None else {}),
+    }
+
+
+def _summary(answer: Explanation) -> str:
+    count = len(answer.movements)
+    late = sum(movement.late for movement in answer.movements)
+    sentences = [
+        f"{answer.name} ({answer.external_ref}), {answer.month}, {answer.state.lower()}: "
+        f"{count:,} movement{'' if count == 1 else 's'}."
+    ]
+    if late and answer.cutoff is not None:
+        sentences.append(f"{late:,} of them came late and {'is' if late == 1 else 'are'} not posted yet.")
+    if answer.parked:
+        sentences.append(f"Parked: {answer.parked}.")
+    return " ".join(sentences)
+
+
+_AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
+_BALANCE_AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
+# What people ask first comes first: the page cuts wide tables off at the right.
+_BALANCE = ("currency", *_BALANCE_AMOUNTS, "payout")
+_LINE = ("currency", "rate", "tax", *(name.replace("_", " ") for name in _AMOUNTS))
+_ENTRY = ("posted in", "currency", "net", "reason", *(name.replace("_", " ") for name in _AMOUNTS), "posted (UTC)")
+_MOVEMENT = ("occurred (UTC)", "kind", "amount", "currency", "rate", "reference", "reverses", "late")
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
+    records = [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn(name) for name in columns]))
+
+
+def _written(row: Balance | Line | Entry, names: Sequence[str]) -> Iterable[str]:
+    return (written_out(getattr(row, name), row.exponent) for name in names)
+
+
+def _utc(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _percent(basis_points: int) -> str:
+    return f"{basis_points / 100:g} %"
+
+
+def _balance_cells(balance: Balance) -> Sequence[str]:
+    paid = (balance.paid or "").lower().replace("_", " ")
+    return balance.currency, *_written(balance, _BALANCE_AMOUNTS), paid
+
+
+def _line_cells(line: Line) -> Sequence[str]:
+    rates = _percent(line.commission_rate_bps), _percent(line.commission_tax_bps)
+    return line.currency, *rates, *_written(line, _AMOUNTS)
+
+
+def _entry_cells(entry: Entry) -> Sequence[str]:
+    return (
+        str(entry.month), entry.currency, *_written(entry, ("net",)), entry.reason or "settlement",
+        *_written(entry, _AMOUNTS), _utc(entry.posted_at),
+    )  # fmt: skip
+
+
+def _movement_cells(movement: Movement) -> Sequence[str]:
+    return (
+        _utc(movement.occurred_at),
+        f"{movement.kind.lower().replace('_', ' ')}{' (void)' if movement.is_void else ''}",
+        written_out(movement.amount, movement.exponent), movement.currency, _percent(movement.commission_rate_bps),
+        movement.external_ref, movement.reverses or "", "late" if movement.late else "",
+    )  # fmt: skip

@@ -1,0 +1,135 @@
+"""The asset that shows all months at once: how far each is, and what it waits for."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.data_version import DATA_VERSION_TAG
+
+from assets.months_picture import months_picture
+from resources import ClockResource, DatabaseResource
+from ticketflow_orch.board import Board, BoardMonth, Stage, read_board
+from ticketflow_orch.money import written_out
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.request import first_paid_month
+from ticketflow_orch.settings import settings
+
+# What people ask first comes first: the page cuts wide tables off at the right.
+_MONTHS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("month", "string", "YYYY-MM, the latest first"),
+        dg.TableColumn("state", "string", "open, settled, closing or closed"),
+        dg.TableColumn("next", "string", "what is to happen next; empty: nothing"),
+        dg.TableColumn("paid", "string", "its payouts: nobody, not yet, all, or how many are not confirmed, and why"),
+        dg.TableColumn("stated", "string", "whether its statements are written"),
+        dg.TableColumn("late", "string", "adjustments about the month, wherever they were posted"),
+        dg.TableColumn("parked", "string", "organizations that are parked in it now"),
+    ]
+)
+
+
+@dg.asset(
+    group_name="overview",
+    owners=["team:finance"],
+    kinds={"postgres"},
+    tags={"domain": "settlement"},
+)
+def months_board(database: DatabaseResource, clock: ClockResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
+    """The last months and how far each is: open, settled, closed, paid, stated; what came late, who is parked.
+
+    Kept current by the sensor `board_watch`, a minute after anything changed; materializing it by hand does no
+    harm and is seldom needed.
+    """
+    board = look(database, clock)
+    return dg.MaterializeResult(metadata=board_metadata(board), data_version=dg.DataVersion(board.version))
+
+
+def look(database: DatabaseResource, clock: ClockResource) -> Board:
+    """The board as the settings and the database have it."""
+    with database.engine("months_board", connections=1) as engine, engine.connect() as connection:
+        return read_board(connection, clock.now(), Month.parse(settings().first_month), first_paid_month(settings()))
+
+
+def materialization(board: Board) -> dg.AssetMaterialization:
+    """What a run of the asset would have reported."""
+    return dg.AssetMaterialization(
+        months_board.key, metadata=board_metadata(board), tags={DATA_VERSION_TAG: board.version}
+    )
+
+
+def shown_version(instance: dg.DagsterInstance) -> str | None:
+    """The version of the board that the pages show; None when they show none."""
+    event = instance.get_latest_materialization_event(months_board.key)
+    shown = event.asset_materialization if event is not None else None
+    return shown.tags.get(DATA_VERSION_TAG) if shown is not None and shown.tags else None
+
+
+def board_metadata(board: Board) -> dict[str, Any]:
+    """The metadata of a board: in a sentence, as a picture, as a table."""
+    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(board))}
+    if board.months:
+        metadata["picture"] = dg.MetadataValue.md(months_picture(board))
+    metadata["months"] = dg.MetadataValue.table(
+        [dg.TableRecord(_cells(month)) for month in reversed(board.months)], _MONTHS
+    )
+    metadata["net"] = _nets(board)
+    states = [month.state for month in board.months]
+    return metadata | {f"{state} months": states.count(state.upper()) for state in ("open", "settled", "closed")}
+
+
+def _summary(board: Board) -> str:
+    busy = [month for month in board.months if month.next_step]
+    if not board.months:
+        return "No month is over yet in which anybody sold anything."
+    if not busy:
+        return f"**Nothing is left to do.** The last month is {board.months[-1].month}."
+    more = {1: "", 2: " One more month waits."}.get(len(busy), f" {len(busy) - 1} more months wait.")
+    return f"**{busy[0].month}:** {busy[0].next_step}.{more}"
+
+
+def _cells(month: BoardMonth) -> Mapping[str, str]:
+    return {
+        "month": str(month.month),
+        "state": month.state.lower(),
+        "next": month.next_step,
+        "paid": _paid(month),
+        "stated": "yes" if month.stated is Stage.DONE else "",
+        "late": _count(month.late),
+        "parked": _count(month.parked),
+    }
+
+
+def _count(number: int) -> str:
+    return f"{number:,}" if number else ""
+
+
+def _nets(board: Board) -> dg.TableMetadataValue:
+    """What was posted in each month, adjustments of earlier ones included, by currency, and for how many."""
+    currencies = sorted({total.currency for month in board.months for total in month.totals})
+    records = [
+        dg.TableRecord(
+            {
+                "month": str(month.month),
+                **dict.fromkeys(currencies, ""),
+                **{total.currency: written_out(total.net, total.exponent) for total in month.totals},
+                "organizations": _count(month.organizations),
+            }
+        )
+        for month in reversed(board.months)
+    ]
+    columns = [dg.TableColumn(name) for name in ("month", *currencies, "organizations")]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns=columns))
+
+
+def _paid(month: BoardMonth) -> str:
+    payouts = month.payouts
+    counts = {
+        "in doubt": payouts.in_doubt,
+        "held": payouts.held,
+        "waiting": payouts.requested,
+        "came back": payouts.came_back,
+    }
+    waiting = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    if waiting or month.state != "CLOSED":
+        return waiting
+    return {Stage.NONE: "nobody", Stage.DONE: "all"}.get(month.paid, "not yet")
