@@ -359,8 +359,9 @@ def test_a_row_that_is_there_with_other_content_is_refused_with_both_values(engi
 
 
 def test_other_content_is_tried_for_every_column() -> None:
+    # Opening balances are tried among their own tests.
     tried = {(kind, column) for kind, _, change, _ in OTHER_CONTENT for column in change}
-    assert tried == {(kind.name, column.name) for kind in KINDS for column in kind.columns[1:]}
+    assert tried == {(kind.name, column.name) for kind in KINDS[:-1] for column in kind.columns[1:]}
 
 
 def test_a_row_that_the_platform_has_moved_on_is_still_the_same(engine: Engine, tmp_path: Path) -> None:

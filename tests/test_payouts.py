@@ -13,6 +13,7 @@ from tests.statements import execute, objection, refusal
 from tests.test_settlement import settle
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.parking import park
 from ticketflow_orch.payouts.request import payouts_due_months
 
 JANUARY, FEBRUARY = Month(2026, 1), Month(2026, 2)
@@ -48,6 +49,18 @@ def test_every_balance_with_something_to_pay_gets_one_payout_and_its_event(engin
         "amount": 88_000,
     }
     assert key == f"PayoutRequested:{reference}"
+
+
+def test_what_is_owed_to_an_organization_that_is_parked_by_then_is_held_and_its_own_only(engine: Engine) -> None:
+    choir, opera = add_organization(engine, external_ref="choir"), add_organization(engine, external_ref="opera")
+    close_owing(engine, {choir: 100, opera: 200})
+    park(engine, "opera", "a dispute", by="ann", first_month=JANUARY)
+    result = request(engine)
+    assert (result.requested, result.held, result.paid_at) == (1, 1, None)
+    assert payouts(engine, "organization_id, state, reason") == [
+        (choir, "REQUESTED", None),
+        (opera, "HELD", "its organization is parked"),
+    ]
 
 
 @pytest.mark.every_server

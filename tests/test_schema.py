@@ -15,10 +15,12 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.conftest import run_sql
+from tests.payable import close_owing
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import LEDGER_ROW, STAMP, begin_month, begin_pass, execute, insertion, objection, post, refusal
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.months import Month
 from ticketflow_orch.schema import metadata
 
 pytestmark = pytest.mark.every_server
@@ -183,7 +185,7 @@ MACHINES = [
             ("INFLIGHT", "PENDING"), ("INFLIGHT", "DELIVERED"), ("INFLIGHT", "DEAD"), ("INFLIGHT", "IN_DOUBT"),
             ("INFLIGHT", "SUPPRESSED"), ("INFLIGHT", "HELD"), ("DEAD", "PENDING"), ("HELD", "PENDING"),
             ("HELD", "SUPPRESSED"), ("IN_DOUBT", "PENDING"), ("IN_DOUBT", "DELIVERED"), ("IN_DOUBT", "DEAD"),
-            ("IN_DOUBT", "SUPPRESSED"), ("DEAD", "SUPPRESSED"),
+            ("IN_DOUBT", "SUPPRESSED"), ("DEAD", "SUPPRESSED"), ("DEAD", "DELIVERED"),
         },
         {
             "dedupe_key": "'moving'", "aggregate_type": "'a'", "aggregate_id": "'1'", "event_type": "'e'",
@@ -202,7 +204,7 @@ MACHINES = [
             ("IN_DOUBT", "REQUESTED"), ("CONFIRMED", "RETURNED"),
         },
         {
-            "organization_id": "(SELECT max(id) FROM organization)", "currency": "'EUR'", "month": "'2026-03-01'",
+            "organization_id": "(SELECT max(id) FROM organization)", "currency": "'EUR'", "month": "'2026-02-01'",
             "amount": "1",
         },
         {"answered_at": {"CONFIRMED", "REJECTED", "RETURNED"}},
@@ -223,7 +225,9 @@ def machine_of(table: str) -> Machine:
 @pytest.fixture
 def surrounded(engine: Engine) -> Engine:
     """A database with what the machines' rows refer to."""
-    add_event(engine, add_organization(engine))
+    organization = add_organization(engine)
+    add_event(engine, organization)
+    close_owing(engine, {organization: 1}, Month(2026, 2))
     begin_pass(engine, "2026-04-01")
     begin_month(engine, "2026-05-01")
     return engine
@@ -296,6 +300,11 @@ ORGANIZATION = {
     "commission_tax_bps": "0", "joined_on": "'2020-01-01'",
 }  # fmt: skip
 PARKED = {"organization_id": "(SELECT max(id) FROM organization)", "month": "'2026-04-01'", "error": "'e'"}
+OPENING = {"organization_id": "(SELECT max(id) FROM organization)", "currency": "'EUR'", "amount": "1"}
+BALANCE = {
+    "organization_id": "1", "currency": "'EUR'", "month": "'2026-04-01'", "opening": "0", "net": "100",
+    "returned": "0", "due": "100", "payable": "100", "closing": "0",
+}  # fmt: skip
 WINDOW = {"month": "'2026-04-01'", "timezone": "'UTC'", "starts_at": STAMP, "ends_at": "'2026-07-01Z'"}
 FIRING = {"job": "'j'", "scheduled_for": STAMP, "host": "'h'", "pid": "1", "run_id": "'r'", "outcome": "'ACCEPTED'"}
 REMINDER = {
@@ -311,6 +320,18 @@ IMPOSSIBLE: list[tuple[str, dict[str, str], str]] = [
     ("organization", ORGANIZATION | {"left_on": "'2019-12-31'"}, "organization_check"),
     ("parked_organization", PARKED | {"reason": "'r'"}, "parked_organization_check"),
     ("parked_organization", PARKED | {"error": "NULL"}, "parked_organization_check"),
+    ("parked_organization", PARKED | {"parked_by": "'a'"}, "parked_organization_check"),
+    ("parked_organization", PARKED | {"resolved_by": "'a'"}, "parked_organization_check"),
+    ("opening_balance", OPENING | {"amount": "0"}, "opening_balance_amount_check"),
+    ("organization_balance", BALANCE | {"opening": "1"}, "organization_balance_due_check"),
+    ("organization_balance", BALANCE | {"closing": "1"}, "organization_balance_closing_check"),
+    ("organization_balance", BALANCE | {"payable": "50", "closing": "50"}, "organization_balance_check"),
+    (
+        "organization_balance",
+        BALANCE | {"returned": "-1", "due": "99", "payable": "99"},
+        "organization_balance_returned_check",
+    ),
+    ("organization_balance", BALANCE | {"previous_month": "'2026-04-01'"}, "organization_balance_check"),
     ("settlement_window", WINDOW | {"ends_at": STAMP}, "settlement_window_check"),
     ("job_firing", FIRING | {"outcome": "'LOST'"}, "job_firing_outcome_check"),
     ("reminder", REMINDER | {"state": "'LOST'"}, "reminder_state_check"),
@@ -340,7 +361,12 @@ def test_rows_that_cannot_be_are_refused(surrounded: Engine) -> None:
 
 def test_what_happens_once_is_written_once(surrounded: Engine) -> None:
     add_reservation(surrounded, add_event(surrounded, add_organization(surrounded)))
-    for table, row in (("parked_organization", PARKED), ("settlement_window", WINDOW), ("reminder", REMINDER)):
+    for table, row in (
+        ("parked_organization", PARKED),
+        ("settlement_window", WINDOW),
+        ("reminder", REMINDER),
+        ("opening_balance", OPENING),
+    ):
         execute(surrounded, insertion(table, row))
         assert "violates unique constraint" in refusal(surrounded, insertion(table, row))
     execute(surrounded, f"UPDATE parked_organization SET resolved_at = {STAMP}")

@@ -5,7 +5,7 @@ Integrity is another question than lateness: what was recorded after a month's c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,14 @@ from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.posting import DIFFERENCE, RECOMPUTED, month_parameters
 
 EXAMPLES = 20
+
+_GUARDS = frozenset(
+    {
+        "ledger_entry_append_only", "ledger_entry_period_open", "money_movement_append_only", "money_movement_recorded",
+        "money_movement_reversal", "money_movement_undo_only", "organization_zone_and_currency",
+        "organization_never_deleted", "settlement_period_transition", "settlement_window_fixed",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +45,9 @@ class Finding:
 
 def settled_months(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and not closed: those whose entries may still be wrong and may still be mended."""
-    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
+    days = connection.execute(
+        text("SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month")
+    )
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
@@ -75,18 +85,18 @@ def missing_guards(connection: Connection) -> tuple[str, ...]:
                 AND indisvalid AND indisready AND NOT condeferrable
         """)
     ).scalar_one()
+    missing = missing_triggers(connection, _GUARDS)
+    return missing if key else ("the ledger's primary key is missing or not valid", *missing)
+
+
+def missing_triggers(connection: Connection, wanted: Set[str]) -> tuple[str, ...]:
+    """Which of the triggers called `wanted` are missing or switched off, in words."""
     enabled = set(
         connection.execute(
             text("SELECT tgname FROM pg_trigger WHERE tgenabled IN ('O', 'A') AND NOT tgisinternal")
         ).scalars()
     )
-    wanted = {
-        "ledger_entry_append_only", "ledger_entry_period_open", "money_movement_append_only", "money_movement_recorded",
-        "money_movement_reversal", "money_movement_undo_only", "organization_zone_and_currency",
-        "organization_never_deleted", "settlement_period_transition", "settlement_window_fixed",
-    }  # fmt: skip
-    missing = [f"trigger {name} is missing or switched off" for name in sorted(wanted - enabled)]
-    return tuple(missing if key else ["the ledger's primary key is missing or not valid", *missing])
+    return tuple(f"trigger {name} is missing or switched off" for name in sorted(wanted - enabled))
 
 
 def rounding_residue(connection: Connection, month: Month) -> dict[str, str]:
@@ -110,7 +120,10 @@ def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
         for row in connection.execute(text("SELECT * FROM settlement_window WHERE month = :month"), _month(month))
     }
     parked = connection.execute(
-        text("SELECT organization_id FROM parked_organization WHERE month = :month AND resolved_at IS NULL"),
+        text("""
+            SELECT organization_id FROM parked_organization
+            WHERE month = :month AND error IS NOT NULL AND resolved_at IS NULL
+        """),
         _month(month),
     ).scalars()
     return month_parameters(month, windows, cutoff) | {"left_out": list(parked)}
@@ -134,7 +147,8 @@ _WITHOUT_ROW = text("""
                 = (organization.id, CAST(:month AS date), organization.currency, CAST(:month AS date), 0))
         AND NOT EXISTS (
             SELECT FROM parked_organization AS parked
-            WHERE parked.organization_id = organization.id AND parked.month = :month AND resolved_at IS NULL)
+            WHERE parked.organization_id = organization.id AND parked.month = :month AND error IS NOT NULL
+                AND resolved_at IS NULL)
     ORDER BY id LIMIT :examples
 """)
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 def import_(
     folder: Annotated[
         Path | None,
-        typer.Argument(help="Holds organizations, events, reservations, money_movements as .csv, .csv.gz or .parquet."),
+        typer.Argument(
+            help="Holds organizations, events, reservations, money_movements, opening_balances as .csv, .csv.gz or "
+            ".parquet."
+        ),
     ] = None,
     undo: Annotated[
         int | None, typer.Option(metavar="ID", help="Take back this import, if nothing is settled.")

@@ -1,14 +1,16 @@
-"""Settling months through Dagster in this process, on the instance that the UI shows."""
+"""Months through Dagster in this process, on the instance that the UI shows: settled, closed, paid, stated."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
 from ticketflow_orch.cli.terminal import console
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 JOB = "monthly_settlement_job"
+CLOSING_JOB = "close_books_job"
+PAYOUTS_JOB = "payouts_job"
+STATEMENTS_JOB = "statements_job"
 # Dagster's own log goes to the instance, where the UI shows it; on the terminal only what went wrong matters.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _SECONDS_BETWEEN_LOOKS = 0.3
@@ -38,6 +43,48 @@ class MonthRun:
     rows_adjusted: int
     rows_existing: int
     parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRun:
+    """One run over several months.
+
+    `said` is a sentence for each that came through, `why` it failed, if it did, another. `counted` sums up the whole
+    numbers that the months show, by their labels.
+    """
+
+    succeeded: bool
+    said: tuple[str, ...]
+    why: str
+    red_checks: tuple[str, ...]
+    counted: Mapping[str, int]
+
+
+def close_months(months: Sequence[Month], tags: dict[str, str]) -> SpanRun:
+    """Close the months, which follow one another, in one run; it ends at the first that is refused."""
+    return run_span(CLOSING_JOB, months, tags)
+
+
+def run_span(job: str, months: Sequence[Month], tags: dict[str, str]) -> SpanRun:
+    """Run a job that takes months, which follow one another, all at once."""
+    span = {ASSET_PARTITION_RANGE_START_TAG: str(months[0]), ASSET_PARTITION_RANGE_END_TAG: str(months[-1])}
+    with dg.DagsterInstance.get() as instance:
+        result = defs.resolve_job_def(job).execute_in_process(
+            instance=instance, run_config=_QUIET, tags=tags | span, raise_on_error=False
+        )
+    done = [event.step_materialization_data for event in result.all_events if event.is_step_materialization]
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    counted = Counter[str]()
+    for event in done:
+        values = ((label, entry.value) for label, entry in event.materialization.metadata.items())
+        counted.update({label: value for label, value in values if isinstance(value, int)})
+    return SpanRun(
+        succeeded=result.success,
+        said=tuple(str(event.materialization.metadata["summary"].value) for event in done),
+        why=_why(failures[0]) if failures else "",
+        red_checks=_red_checks(result),
+        counted=counted,
+    )
 
 
 def settle_months(engine: Engine, months: Sequence[Month], tags: dict[str, str]) -> Iterator[MonthRun]:
@@ -70,16 +117,17 @@ def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
         run_id=result.run_id,
         succeeded=result.success,
         why=_why(failures[0]) if failures else "",
-        red_checks=tuple(
-            f"{check.check_name} ({check.description})"
-            for check in result.get_asset_check_evaluations()
-            if not check.passed
-        ),
+        red_checks=_red_checks(result),
         **{
             name.replace(" ", "_"): int(str(metadata[name].value)) if name in metadata else 0
             for name in ("rows new", "rows adjusted", "rows existing", "parked")
         },
     )
+
+
+def _red_checks(result: dg.ExecuteInProcessResult) -> tuple[str, ...]:
+    evaluations = result.get_asset_check_evaluations()
+    return tuple(f"{check.check_name} ({check.description})" for check in evaluations if not check.passed)
 
 
 def _why(failure: dg.StepFailureData) -> str:

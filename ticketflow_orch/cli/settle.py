@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,14 +12,22 @@ from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
     from ticketflow_orch.cli.month_runs import MonthRun
+    from ticketflow_orch.months import Month
+    from ticketflow_orch.settlement.dry_run import DryRun
 
 
 def settle(
     month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The month to settle.")] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="YYYY-MM", help="The first of several.")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last of several.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be posted; post nothing.")] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="PATH", help="With --dry-run: write all of it there, as CSV.")
+    ] = None,
 ) -> None:
     """Settle a month, or all months from --from to --to, one run each. Repeating it posts only what came late.
+
+    With --dry-run a month is not settled: what a settlement would post now is shown, and nothing is written.
 
     Exit code 1 when a month failed, has parked organizations, or a check is red.
     """
@@ -31,11 +40,83 @@ def settle(
     months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
     if not months:
         raise InputError(f"There is no month from {first} to {last}; turn the two around.")
+    if file is not None and not (dry_run and month):
+        raise InputError(f"The file {file} is for the dry run of one month: `ticketflow settle 2026-03 --dry-run`.")
+    if dry_run:
+        for one in months:
+            _rehearse(one, file)
+        return
     green = True
     with instance_and_database("settle") as engine:
         for run in settle_months(engine, months, tags={}):
             green = report(run) and green
     raise typer.Exit(0 if green else 1)
+
+
+def _rehearse(month: Month, file: Path | None) -> None:
+    from ticketflow_orch import clock, months
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.settings import settings
+    from ticketflow_orch.settlement.dry_run import dry_run
+
+    with database("settle --dry-run") as engine:
+        rehearsed = dry_run(
+            engine,
+            month,
+            now=clock.now(settings().fixed_clock),
+            first_month=months.Month.parse(settings().first_month),
+            chunk_size=settings().chunk_size,
+            file=file,
+        )
+    _show(rehearsed)
+    if file is not None:
+        console().print(f"All {rehearsed.entries:,} entries are in {file}.", markup=False)
+
+
+def _show(rehearsed: DryRun) -> None:
+    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.money import written_out
+
+    out = console()
+    out.print(f"{rehearsed.month} dry run: nothing was posted.")
+    for name, month, why in rehearsed.would_be_parked:
+        out.print(f"would be parked: {name} in {month}: {why}", markup=False)
+    if not rehearsed.entries:
+        out.print(
+            "A settlement would post nothing" + (": the month is closed." if rehearsed.posts_nothing_more else ".")
+        )
+        return
+    out.print("\n[bold]A settlement would post[/bold]")
+    plain_table(
+        ("about", "currency", "net", "settlements", "adjustments"),
+        (
+            (
+                str(total.origin),
+                total.currency,
+                written_out(total.net, total.exponent),
+                f"{total.settlements:,}",
+                f"{total.adjustments:,}",
+            )
+            for total in rehearsed.totals
+        ),
+    )
+    out.print(f"\n[bold]The first {len(rehearsed.listed)} entries[/bold]")
+    plain_table(
+        ("organization", "about", "currency", "net before", "net then", "difference"),
+        (
+            (
+                entry.external_ref,
+                str(entry.origin),
+                entry.currency,
+                written_out(entry.posted, entry.exponent),
+                written_out(entry.posted + entry.difference, entry.exponent),
+                written_out(entry.difference, entry.exponent),
+            )
+            for entry in rehearsed.listed
+        ),
+    )
+    if rehearsed.more:
+        out.print(f"{rehearsed.more:,} more are not listed; --file PATH writes them all.")
 
 
 def report(run: MonthRun) -> bool:

@@ -21,7 +21,7 @@ __all__ = ["Counts", "ImportRefused", "ImportResult", "Problem", "UndoResult", "
 
 
 def import_folder(engine: Engine, folder: Path, first_month: Month, progress: Progress | None = None) -> ImportResult:
-    """Import the files of `folder`: organizations, events, reservations, money_movements, as .csv, .csv.gz or .parquet.
+    """Import the files of `folder`, one for each kind of rows that it brings, as .csv, .csv.gz or .parquet.
 
     Safe to repeat, and to start twice at once: rows that are there with the same content are counted and left alone.
     Movements before `first_month`, in their organization's own zone, are refused. `progress` is told what is being

@@ -1,4 +1,4 @@
-"""What an import may hold: four kinds of rows, their columns, and what a single cell must look like.
+"""What an import may hold: five kinds of rows, their columns, and what a single cell must look like.
 
 A check returns why a cell is refused, or None. What it lets through, Postgres reads in one way only, whatever the
 session's settings; what takes more than one cell to judge stands in `rules`.
@@ -42,11 +42,12 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of rows: `name` is the stem of its file, `table` where they go."""
+    """A kind of rows: `name` is the stem of its file, `table` where they go, `key` what names a row."""
 
     name: str
     table: str
     columns: tuple[Column, ...]
+    key: tuple[str, ...] = ("external_ref",)
 
     def column(self, name: str) -> Column:
         """The column called `name`, which must be one of this kind."""
@@ -186,6 +187,16 @@ MONEY_MOVEMENTS = Kind(
         Column("reason", "text", _text, may_be_empty=True, optional=True),
     ),
 )
+OPENING_BALANCES = Kind(
+    "opening_balances",
+    "opening_balance",
+    (
+        Column("organization_ref", "text", _reference),
+        Column("currency", "text", _text),
+        Column("amount", "bigint", _whole(-_BIGINT, _BIGINT)),
+    ),
+    key=("organization_ref", "currency"),
+)
 
 # In the order in which rows refer to one another: whatever a row names is of an earlier kind, or of its own.
-KINDS = (ORGANIZATIONS, EVENTS, RESERVATIONS, MONEY_MOVEMENTS)
+KINDS = (ORGANIZATIONS, EVENTS, RESERVATIONS, MONEY_MOVEMENTS, OPENING_BALANCES)

@@ -8,7 +8,15 @@ from typing import Any
 
 from sqlalchemy import text
 
-from ticketflow_orch.importing.kinds import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Kind
+from ticketflow_orch.importing.kinds import (
+    EVENTS,
+    KINDS,
+    MONEY_MOVEMENTS,
+    OPENING_BALANCES,
+    ORGANIZATIONS,
+    RESERVATIONS,
+    Kind,
+)
 from ticketflow_orch.importing.problems import SHOWN
 from ticketflow_orch.importing.staging import Staging
 from ticketflow_orch.months import Month, known_zones
@@ -80,6 +88,20 @@ _LINKED = {
         ) AS new_void
             ON staged.is_void AND new_void.reverses_ref = staged.reverses_ref AND new_void.line < staged.line
     """,
+    OPENING_BALANCES: """
+        SELECT staged.*, present.id AS present_id,
+            coalesce(stored_organization.id, new_organization.id) AS organization_id,
+            (
+                SELECT min(month) FROM organization_balance AS balance
+                WHERE balance.organization_id = stored_organization.id
+                    AND CAST(balance.currency AS text) = staged.currency
+            ) AS balanced_since
+        FROM staged_opening_balance AS staged
+        LEFT JOIN organization AS stored_organization ON stored_organization.external_ref = staged.organization_ref
+        LEFT JOIN staged_organization AS new_organization ON new_organization.external_ref = staged.organization_ref
+        LEFT JOIN opening_balance AS present
+            ON present.organization_id = stored_organization.id AND CAST(present.currency AS text) = staged.currency
+    """,
 }
 
 _FIRST_INSTANTS = text("""
@@ -106,18 +128,20 @@ def link(staging: Staging, first_month: Month) -> None:
 
 
 def _drop_repeated(staging: Staging, kind: Kind) -> None:
-    # The first row that has the reference stays.
+    # The first row that has the key stays.
+    key, column = ", ".join(kind.key), kind.key[-1]
+    is_repeated = " AND ".join(f"staged.{name} = repeated.{name}" for name in kind.key)
     found = staging.connection.execute(
         text(f"""
             WITH repeated AS (
-                SELECT external_ref, min(line) AS first_line FROM staged_{kind.table}
-                GROUP BY external_ref HAVING count(*) > 1
+                SELECT {key}, min(line) AS first_line FROM staged_{kind.table}
+                GROUP BY {key} HAVING count(*) > 1
             ), dropped AS (
                 DELETE FROM staged_{kind.table} AS staged USING repeated
-                WHERE staged.external_ref = repeated.external_ref AND line > first_line
-                RETURNING line, staged.external_ref, first_line
+                WHERE {is_repeated} AND line > first_line
+                RETURNING line, staged.{column} AS value, first_line
             )
-            SELECT line, 'external_ref' AS "column", external_ref AS value,
+            SELECT line, '{column}' AS "column", value,
                 'stands on line ' || first_line || ' already' AS reason, count(*) OVER () AS total
             FROM dropped ORDER BY line LIMIT {SHOWN}
         """)  # noqa: S608

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.importing.kinds import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Batch, Kind
+from ticketflow_orch.importing.kinds import (
+    EVENTS,
+    KINDS,
+    MONEY_MOVEMENTS,
+    OPENING_BALANCES,
+    ORGANIZATIONS,
+    RESERVATIONS,
+    Batch,
+    Kind,
+)
 from ticketflow_orch.importing.linking import link
 from ticketflow_orch.importing.rules import judge
 from ticketflow_orch.importing.staging import Progress, Staging
@@ -22,21 +31,22 @@ class Counts:
     events: int
     reservations: int
     money_movements: int
+    opening_balances: int = 0
 
     @property
     def total(self) -> int:
         """Rows of all kinds together."""
-        return self.organizations + self.events + self.reservations + self.money_movements
+        return sum(getattr(self, kind.name) for kind in KINDS)
 
     def tables(self) -> list[str]:
         """The tables that the rows are in."""
         return [kind.table for kind in KINDS if getattr(self, kind.name)]
 
     def __str__(self) -> str:
-        return (
-            f"{self.organizations:,} organizations, {self.events:,} events, "
-            f"{self.reservations:,} reservations and {self.money_movements:,} money movements"
-        )
+        # What few imports hold is told of those that do.
+        told = KINDS if self.opening_balances else KINDS[:-1]
+        *most, last = (f"{getattr(self, kind.name):,} {kind.name.replace('_', ' ')}" for kind in told)
+        return f"{', '.join(most)} and {last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +80,9 @@ _HOLD_EVENTS = text("""
 """)
 
 _RECORD = text("""
-    INSERT INTO data_import (source, organizations, events, reservations, money_movements)
+    INSERT INTO data_import (source, organizations, events, reservations, money_movements, opening_balances)
     VALUES (CAST(:source AS text), CAST(:organizations AS bigint), CAST(:events AS bigint),
-        CAST(:reservations AS bigint), CAST(:money_movements AS bigint))
+        CAST(:reservations AS bigint), CAST(:money_movements AS bigint), CAST(:opening_balances AS bigint))
     RETURNING id
 """)
 
@@ -106,6 +116,11 @@ _INSERT = {
         SELECT id, external_ref, organization_id, reservation_id, kind, is_void, reverses_id,
             currency, amount, commission_rate_bps, commission_tax_bps, reason, occurred_at, CAST(:import_id AS bigint)
         FROM linked_money_movement WHERE present_id IS NULL ORDER BY line
+    """),
+    OPENING_BALANCES: text("""
+        INSERT INTO opening_balance (id, organization_id, currency, amount, import_id)
+        SELECT id, organization_id, currency, amount, CAST(:import_id AS bigint)
+        FROM linked_opening_balance WHERE present_id IS NULL ORDER BY line
     """),
 }
 
@@ -148,4 +163,4 @@ def _count_existing(connection: Connection, kind: Kind) -> int:
 
 
 def _counts(rows: dict[Kind, int]) -> Counts:
-    return Counts(rows[ORGANIZATIONS], rows[EVENTS], rows[RESERVATIONS], rows[MONEY_MOVEMENTS])
+    return Counts(**{kind.name: rows[kind] for kind in KINDS})

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from ticketflow_orch.importing.kinds import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Kind
+from ticketflow_orch.importing.kinds import (
+    EVENTS,
+    KINDS,
+    MONEY_MOVEMENTS,
+    OPENING_BALANCES,
+    ORGANIZATIONS,
+    RESERVATIONS,
+    Kind,
+)
 from ticketflow_orch.importing.problems import SHOWN
 from ticketflow_orch.importing.staging import Staging
 
@@ -163,6 +171,17 @@ _NEW: dict[Kind, tuple[Rule, ...]] = {
             "'must not be empty for a ' || staged.kind",
         ),
     ),
+    OPENING_BALANCES: (
+        _unknown("organization_ref", "organization_id", "organization"),
+        Rule(
+            "organization_ref",
+            "staged.balanced_since IS NOT NULL",
+            "'has balances in this currency since ' || to_char(staged.balanced_since, 'YYYY-MM')"
+            " || ', which say what it is owed; correct them by a MANUAL movement'",
+        ),
+        _UNKNOWN_CURRENCY,
+        Rule("amount", "staged.amount = 0", "'must not be zero'"),
+    ),
 }
 
 # How the present row holds a column that it does not hold under the same name.
@@ -187,7 +206,7 @@ _MOVED_ON = {
 
 def _same(kind: Kind) -> tuple[Rule, ...]:
     rules = []
-    for column in kind.columns[1:]:
+    for column in (column for column in kind.columns if column.name not in kind.key):
         stored = _STORED.get(column.name, f"present.{column.name}")
         differs = f"staged.{column.name} IS DISTINCT FROM {stored}"
         excuse = _MOVED_ON.get((kind, column.name))

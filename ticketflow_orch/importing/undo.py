@@ -30,6 +30,14 @@ _SETTLED = text("""
     LIMIT 1
 """)
 
+_BALANCED = text("""
+    SELECT organization.external_ref, balance_month FROM opening_balance
+    JOIN organization ON organization.id = organization_id
+    WHERE opening_balance.import_id = CAST(:import_id AS bigint) AND balance_month IS NOT NULL
+    ORDER BY balance_month, organization.external_ref
+    LIMIT 1
+""")
+
 
 @dataclass(frozen=True, slots=True)
 class UndoResult:
@@ -85,6 +93,12 @@ def _require_unsettled(connection: Connection, import_id: int) -> None:
         raise InputError(
             f"Import {import_id} cannot be undone: month {settled.month:%Y-%m} of organization "
             f"{settled.external_ref!r} is settled with it; correct it by further movements."
+        )
+    balanced = connection.execute(_BALANCED, {"import_id": import_id}).one_or_none()
+    if balanced is not None:
+        raise InputError(
+            f"Import {import_id} cannot be undone: the books of {balanced.balance_month:%Y-%m} open with what it "
+            f"brought for organization {balanced.external_ref!r}; correct it by a MANUAL movement."
         )
 
 

@@ -82,8 +82,8 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     """Write a payout, and the event that asks for it, for every balance of `month` with something to pay.
 
     Harmless to repeat, to run twice at once and to be killed: a payout's key is (organization, currency, month), its
-    event is written by the same statement, and both are there or neither. A month before `rules.payouts_from` writes
-    nothing.
+    event is written by the same statement, and both are there or neither. What is owed to an organization that is
+    parked by then is held. A month before `rules.payouts_from` writes nothing.
 
     Raises:
         InputError: the month is not CLOSED.
@@ -176,14 +176,20 @@ EVENTS = f"""
 
 _WRITE = text(f"""
     WITH due AS MATERIALIZED (
-        SELECT organization_id, currency, payable FROM organization_balance
+        SELECT organization_id, currency, payable,
+            CASE WHEN EXISTS (
+                SELECT FROM parked_organization AS parked
+                WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
+            ) THEN 'its organization is parked' END AS parked
+        FROM organization_balance
         WHERE month = CAST(:month AS date) AND payable > 0
             AND (organization_id, currency) > (CAST(:after_organization AS bigint), CAST(:after_currency AS char(3)))
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
     ), written AS (
         INSERT INTO payout (organization_id, currency, month, amount, state, reason, run_id)
         SELECT organization_id, currency, CAST(:month AS date), payable,
-            CASE WHEN why IS NULL THEN 'REQUESTED' ELSE 'HELD' END, why, CAST(:run_id AS text)
+            CASE WHEN why IS NULL AND parked IS NULL THEN 'REQUESTED' ELSE 'HELD' END, coalesce(why, parked),
+            CAST(:run_id AS text)
         FROM due LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[]))
             AS held (currency, why) USING (currency)
         ORDER BY organization_id, currency

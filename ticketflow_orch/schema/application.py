@@ -33,7 +33,7 @@ data_import = table(
     text_column("source"),
     stamp("imported_at"),
     instant("undone_at", nullable=True),
-    *(count(name) for name in ("organizations", "events", "reservations", "money_movements")),
+    *(count(name) for name in ("organizations", "events", "reservations", "money_movements", "opening_balances")),
 )
 
 organization = table(

@@ -20,10 +20,13 @@ from ticketflow_orch.schema.columns import (
 
 opening_balance = table(
     "opening_balance",
-    Column("organization_id", sa.BigInteger, ForeignKey("organization.id"), primary_key=True, autoincrement=False),
-    Column("currency", sa.CHAR(3), ForeignKey("currency.code"), primary_key=True),
+    identity(),
+    reference("organization_id", "organization.id"),
+    column("currency", sa.CHAR(3), ForeignKey("currency.code")),
     column("amount", sa.BigInteger, CheckConstraint("amount <> 0")),
+    month("balance_month", nullable=True),
     reference("import_id", "data_import.id", nullable=True),
+    UniqueConstraint("organization_id", "currency"),
 )
 
 organization_balance = table(
@@ -37,7 +40,7 @@ organization_balance = table(
     column("due", sa.BigInteger),
     column("payable", sa.BigInteger, CheckConstraint("payable >= 0 AND payable IN (0, due)")),
     column("closing", sa.BigInteger),
-    sa.PrimaryKeyConstraint("organization_id", "currency", "month", name="organization_balance_pkey"),
+    sa.PrimaryKeyConstraint("organization_id", "month", "currency", name="organization_balance_pkey"),
     CheckConstraint("due = opening + net + returned", name="organization_balance_due_check"),
     CheckConstraint("closing = due - payable", name="organization_balance_closing_check"),
     index(
@@ -46,6 +49,7 @@ organization_balance = table(
         postgresql_using="brin",
         postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
     ),
+    index("organization_balance_carry_idx", "organization_id", "currency", "month", where="closing <> 0"),
 )
 
 payout = table(
@@ -73,6 +77,12 @@ payout = table(
         where="state IN ('REJECTED', 'RETURNED') AND returned_month IS NULL",
     ),
     index("payout_waiting_idx", "month", "state", where="state IN ('HELD', 'REQUESTED', 'IN_DOUBT')"),
+    index(
+        "payout_month_idx",
+        "month",
+        postgresql_using="brin",
+        postgresql_with={"pages_per_range": 32, "autosummarize": "on"},
+    ),
 )
 
 statement_mail = table(

@@ -29,7 +29,7 @@ settlement_period = table(
     text_column("settled_by", nullable=True),
     instant("closed_at", nullable=True),
     text_column("closed_by", nullable=True),
-    text_column("closed_role", nullable=True),
+    *(text_column(name, nullable=True) for name in ("closed_role", "closed_run_id")),
     *(instant(name, nullable=True) for name in ("paid_at", "stated_at")),
     one_of("state", "OPEN", "SETTLED", "CLOSING", "CLOSED"),
     *(exactly_when(name, "state <> 'OPEN'") for name in ("settled_at", "settled_by")),
@@ -93,7 +93,21 @@ parked_organization = table(
     instant("resolved_at", nullable=True),
     *(text_column(name, nullable=True) for name in ("parked_by", "resolved_by")),
     CheckConstraint("num_nonnulls(error, reason) = 1"),
-    index("parked_organization_unresolved", "organization_id", "month", unique=True, where="resolved_at IS NULL"),
+    CheckConstraint("parked_by IS NULL OR reason IS NOT NULL"),
+    CheckConstraint("resolved_by IS NULL OR resolved_at IS NOT NULL"),
+    index(
+        "parked_organization_unresolved",
+        "organization_id",
+        "month",
+        unique=True,
+        where="resolved_at IS NULL AND error IS NOT NULL",
+    ),
+    index(
+        "parked_organization_by_hand",
+        "organization_id",
+        unique=True,
+        where="resolved_at IS NULL AND reason IS NOT NULL",
+    ),
 )
 
 ledger_entry = table(

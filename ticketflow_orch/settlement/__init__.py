@@ -1,7 +1,8 @@
 """The monthly settlement: what every organization's movements of a month come to, posted once to the cent.
 
-`settle_month` is the whole of it. `passes` begins, plans and ends a pass, `drain` works through its chunks, `posting`
-holds the SQL that counts, `report` says what came of it.
+`settle_month` is the whole of it. `passes` begins, plans and ends a pass, `closed_months` says what it takes in for
+months that are closed, `cutting` cuts chunks, `drain` works through them, `posting` holds the SQL that counts, `report`
+says what came of it. `dry_run` says beforehand what would.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ticketflow_orch import outbox
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import Publish
+from ticketflow_orch.settlement.closed_months import takes_postings
 from ticketflow_orch.settlement.drain import Drain
 from ticketflow_orch.settlement.passes import (
     Drained,
@@ -55,7 +57,7 @@ class SettlementResult:
 
     `cutoff` (UTC): it looked at what was recorded before. `joined`: another run had begun the pass. Rows: settlement
     rows written, adjustments written, rows found as they should be. `seconds`: this run's wall time.
-    `settlement` is None for a CLOSED month, in which nothing may be posted any more.
+    `settlement` is None where nothing may be posted any more: the month, or a later one, is closed or being closed.
     """
 
     month: Month
@@ -113,7 +115,7 @@ def settle_month(
         raise InputError(f"{month} is before {first_month}, the first month; set TICKETFLOW_FIRST_MONTH to settle it.")
     with engine.connect() as connection:
         require_over(connection, month, now)
-        if period_state(connection, month) == "CLOSED":
+        if not takes_postings(connection, month):
             return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
     settlement, joined = begin_or_join(engine, month)
     wait_for_writers(engine, settlement, options.writer_wait)

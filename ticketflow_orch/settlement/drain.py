@@ -210,5 +210,6 @@ _NAME = text("SELECT external_ref FROM organization WHERE id >= :low ORDER BY id
 _PARK = text("""
     INSERT INTO parked_organization (organization_id, month, error)
     SELECT min(id), CAST(:origin AS date), :error FROM organization WHERE id >= :low
-    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL DO UPDATE SET error = excluded.error, reason = NULL
+    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
+        DO UPDATE SET error = excluded.error
 """)

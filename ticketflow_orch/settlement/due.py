@@ -7,13 +7,18 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.settlement.closed_months import takes_postings
 from ticketflow_orch.settlement.passes import zones_in_use
 
 
 def due_months(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
     """The months that a settlement at `now` (aware) should take on, in order; none before `first_month`."""
     settled = _settled(connection)
-    return tuple(month for month in months_over(connection, now, first_month) if month not in settled)
+    return tuple(
+        month
+        for month in months_over(connection, now, first_month)
+        if month not in settled and takes_postings(connection, month)
+    )
 
 
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:

@@ -12,6 +12,8 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window, last_zone_to_finish
 from ticketflow_orch.outbox import OutboxEvent, Publish
+from ticketflow_orch.settlement.closed_months import PLAN_LATE, late_windows, months_to_watch, takes_postings
+from ticketflow_orch.settlement.cutting import PLAN_MONTH
 from ticketflow_orch.settlement.posting import Pass
 
 
@@ -60,7 +62,7 @@ def require_over(connection: Connection, month: Month, now: datetime) -> None:
 
 
 def period_state(connection: Connection, month: Month) -> str:
-    """OPEN, SETTLED or CLOSED; a month that nobody has touched is OPEN."""
+    """OPEN, SETTLED, CLOSING or CLOSED; a month that nobody has touched is OPEN."""
     state = connection.execute(
         text("SELECT state FROM settlement_period WHERE month = :month"), {"month": month.first_day}
     ).scalar_one_or_none()
@@ -68,13 +70,20 @@ def period_state(connection: Connection, month: Month) -> str:
 
 
 def begin_or_join(engine: Engine, month: Month) -> tuple[Pass, bool]:
-    """A new pass of `month`, cut off at the database's clock, or the one under way; and whether it was joined."""
+    """A new pass of `month`, cut off at the database's clock, or the one under way; and whether it was joined.
+
+    Raises:
+        IncompleteSettlementError: the month began to be closed in this moment.
+    """
     parameters = {"month": month.first_day}
     while True:
         with transaction(engine) as connection:
             connection.execute(
                 text("INSERT INTO settlement_period (month) VALUES (:month) ON CONFLICT DO NOTHING"), parameters
             )
+            # The table's lock, which the insertion holds, keeps a closing from beginning before we have ended.
+            if not takes_postings(connection, month):
+                raise IncompleteSettlementError(f"{month} is being closed at this moment; nothing is posted in it.")
             begun = connection.execute(
                 text("""
                     INSERT INTO settlement_pass (month, pass, cutoff)
@@ -136,17 +145,30 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[
         ).scalar_one()
         if planned_at is None:
             timezones = zones_in_use(connection)
-            closed = _closed_months_to_watch(connection, settlement.month)
-            for origin in (settlement.month, *closed):
+            watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
+            for origin in (settlement.month, *watched):
                 _fix_windows(connection, origin, timezones)
-            connection.execute(_PLAN_MONTH, settlement.key | {"size": chunk_size})
-            if closed:
-                connection.execute(_PLAN_LATE, settlement.key | {"size": chunk_size, "cutoff": settlement.cutoff})
+            connection.execute(PLAN_MONTH, settlement.key | {"size": chunk_size})
+            if watched:
+                windows = {origin: fixed_windows(connection, origin) for origin in watched}
+                connection.execute(
+                    PLAN_LATE,
+                    settlement.key | late_windows(windows) | {"size": chunk_size, "cutoff": settlement.cutoff},
+                )
             connection.execute(
                 text("UPDATE settlement_pass SET planned_at = clock_timestamp() WHERE month = :month AND pass = :pass"),
                 settlement.key,
             )
         return planned_windows(connection, settlement)
+
+
+def fixed_windows(connection: Connection, month: Month) -> dict[str, Window]:
+    """Each zone's window of `month` as it was fixed, for the zones that were in use then."""
+    rows = connection.execute(
+        text("SELECT timezone, starts_at, ends_at FROM settlement_window WHERE month = :month"),
+        {"month": month.first_day},
+    )
+    return {row.timezone: Window(row.starts_at, row.ends_at) for row in rows}
 
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
@@ -284,15 +306,6 @@ def _writers(connection: Connection) -> dict[str, str]:
     return {row.virtualtransaction: f"process {row.pid} ({row.application})" for row in rows}
 
 
-def _closed_months_to_watch(connection: Connection, month: Month) -> list[Month]:
-    """The closed months whose late movements this month takes in: all of them, when it is the first not closed."""
-    closed = connection.execute(
-        text("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month")
-    ).scalars()
-    months = [Month.of_day(day) for day in closed]
-    return months if months and months[-1].next() == month else []
-
-
 def _fix_windows(connection: Connection, month: Month, timezones: list[str]) -> None:
     windows = [month.window(name) for name in timezones]
     connection.execute(
@@ -310,52 +323,6 @@ def _fix_windows(connection: Connection, month: Month, timezones: list[str]) -> 
         },
     )
 
-
-# Every `size`-th organization begins a chunk; the last chunk is open-ended, for organizations that are yet to come.
-_PLAN_MONTH = text("""
-    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
-    WITH RECURSIVE beginning (id) AS (
-        (SELECT id FROM organization ORDER BY id LIMIT 1)
-        UNION ALL
-        SELECT (SELECT id FROM organization WHERE id >= beginning.id ORDER BY id OFFSET CAST(:size AS bigint) LIMIT 1)
-        FROM beginning WHERE id IS NOT NULL
-    )
-    SELECT CAST(:month AS date), CAST(:pass AS integer), CAST(:month AS date), id, lead(id) OVER (ORDER BY id) - 1
-    FROM beginning WHERE id IS NOT NULL
-""")
-
-# A closed month is looked at again only where something was recorded since it was last looked at, or is parked.
-_PLAN_LATE = text("""
-    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
-    WITH looked_at AS (
-        SELECT origin.month AS origin_month, max(done.cutoff) AS cutoff
-        FROM settlement_period AS origin JOIN settlement_pass AS done
-            ON done.state = 'DONE' AND (done.month = origin.month OR EXISTS (
-                SELECT FROM settlement_chunk AS chunk
-                WHERE (chunk.month, chunk.pass, chunk.origin_month) = (done.month, done.pass, origin.month)))
-        WHERE origin.state = 'CLOSED'
-        GROUP BY origin.month
-    ), late AS (
-        SELECT DISTINCT looked_at.origin_month, organization.id
-        FROM money_movement
-        JOIN organization ON organization.id = organization_id
-        JOIN settlement_window USING (timezone)
-        JOIN looked_at ON looked_at.origin_month = settlement_window.month
-        WHERE recorded_at >= (SELECT min(cutoff) FROM looked_at) AND recorded_at >= looked_at.cutoff
-            AND recorded_at < CAST(:cutoff AS timestamptz)
-            AND occurred_at >= settlement_window.starts_at AND occurred_at < settlement_window.ends_at
-        UNION
-        SELECT looked_at.origin_month, organization_id
-        FROM parked_organization JOIN looked_at ON looked_at.origin_month = month
-        WHERE resolved_at IS NULL
-    ), numbered AS (
-        SELECT *, (row_number() OVER (PARTITION BY origin_month ORDER BY id) - 1) / CAST(:size AS bigint) AS chunk
-        FROM late
-    )
-    SELECT CAST(:month AS date), CAST(:pass AS integer), origin_month, min(id), max(id)
-    FROM numbered
-    GROUP BY origin_month, chunk
-""")
 
 # An organization that was parked for a month is mended when a pass has looked at it and did not fail on it.
 _RESOLVE_PARKED = text("""

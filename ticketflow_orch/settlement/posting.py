@@ -18,23 +18,28 @@ LARGEST_ID = 2**63 - 1
 
 AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
 
+# What the movements of one rate come to, exactly, and rounded once.
+LINE = """sum(amount) * movement.commission_rate_bps * 0.0001 AS exact_commission,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind = 'CAPTURE'), 0) AS bigint) AS captures,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind = 'REFUND'), 0) AS bigint) AS refunds,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind IN ('CHARGEBACK', 'CHARGEBACK_REVERSAL')), 0) AS bigint)
+                AS chargebacks,
+            CAST(coalesce(sum(amount) FILTER (WHERE kind IN ('FEE', 'MANUAL')), 0) AS bigint) AS fees"""
+ROUNDED_LINE = """captures, refunds, chargebacks, fees,
+            CAST(round(exact_commission) AS bigint) AS commission,
+            CAST(round(round(exact_commission) * commission_tax_bps * 0.0001) AS bigint) AS commission_tax"""
+
 # Shape and order decide the plan, which reads the chunk's organizations in key order and of the movements only the
 # month's part of an index. The zero movement gives every active organization its row in its own currency; it carries
 # the organization's own rates, because there it seldom makes one more line to round.
-RECOMPUTED = """
+RECOMPUTED = f"""
     time_window AS MATERIALIZED (
         SELECT * FROM unnest(
             CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
         ) AS zone_window (timezone, starts_at, ends_at)
     ), line AS (
         SELECT organization.id AS organization_id, movement.currency,
-            movement.commission_rate_bps, movement.commission_tax_bps,
-            sum(amount) * movement.commission_rate_bps * 0.0001 AS exact_commission,
-            CAST(coalesce(sum(amount) FILTER (WHERE kind = 'CAPTURE'), 0) AS bigint) AS captures,
-            CAST(coalesce(sum(amount) FILTER (WHERE kind = 'REFUND'), 0) AS bigint) AS refunds,
-            CAST(coalesce(sum(amount) FILTER (WHERE kind IN ('CHARGEBACK', 'CHARGEBACK_REVERSAL')), 0) AS bigint)
-                AS chargebacks,
-            CAST(coalesce(sum(amount) FILTER (WHERE kind IN ('FEE', 'MANUAL')), 0) AS bigint) AS fees
+            movement.commission_rate_bps, movement.commission_tax_bps, {LINE}
         FROM organization
         JOIN time_window USING (timezone)
         CROSS JOIN LATERAL (
@@ -54,10 +59,7 @@ RECOMPUTED = """
             AND organization.id <> ALL (CAST(:left_out AS bigint[]))
         GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
     ), rounded AS (
-        SELECT organization_id, currency, commission_rate_bps, commission_tax_bps,
-            captures, refunds, chargebacks, fees,
-            CAST(round(exact_commission) AS bigint) AS commission,
-            CAST(round(round(exact_commission) * commission_tax_bps * 0.0001) AS bigint) AS commission_tax
+        SELECT organization_id, currency, commission_rate_bps, commission_tax_bps, {ROUNDED_LINE}
         FROM line
     ), recomputed AS (
         SELECT organization_id, currency,

@@ -82,7 +82,8 @@ def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrga
     parked = text("""
         SELECT external_ref, parked.month, coalesce(parked.error, reason) AS why, since
         FROM settlement_chunk AS chunk
-        JOIN parked_organization AS parked ON parked.month = chunk.origin_month AND resolved_at IS NULL
+        JOIN parked_organization AS parked ON parked.month = chunk.origin_month
+            AND parked.error IS NOT NULL AND resolved_at IS NULL
             AND organization_id BETWEEN chunk.low_id AND coalesce(chunk.high_id, organization_id)
         JOIN organization ON organization.id = organization_id
         WHERE chunk.month = :month AND chunk.pass = :pass AND chunk.state = 'FAILED'

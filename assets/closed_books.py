@@ -1,0 +1,177 @@
+"""The asset that closes months: writes what every organization is owed, freezes the month, shows it; and its checks."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dagster as dg
+from sqlalchemy import Connection
+
+from assets.month_chart import month_chart
+from assets.monthly_settlement import launched_by, monthly_settlement
+from assets.partitions import months
+from assets.settlement_checks import judged
+from resources import ClockResource, DatabaseResource
+from ticketflow_orch.audit import Finding
+from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
+from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
+from ticketflow_orch.database import transaction
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.firings import record, scheduled_firing
+from ticketflow_orch.money import written_out
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+
+BALANCE_COLUMNS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("organization_id", "bigint", "whose balance it is"),
+        dg.TableColumn("currency", "char(3)", "ISO 4217"),
+        dg.TableColumn("month", "date", "the closed month"),
+        dg.TableColumn("previous_month", "date", "the balance before; months between were spent parked, or idle"),
+        dg.TableColumn(
+            "opening", "bigint", "minor units; the closing of the balance before, or what was brought along"
+        ),
+        dg.TableColumn("net", "bigint", "minor units; what was posted since the balance before"),
+        dg.TableColumn("returned", "bigint", "minor units; payouts that were rejected or sent back"),
+        dg.TableColumn("due", "bigint", "opening + net + returned"),
+        dg.TableColumn("payable", "bigint", "due where it reaches the currency's minimum, else 0"),
+        dg.TableColumn("closing", "bigint", "due − payable, the next opening"),
+    ]
+)
+_AMOUNTS = ("payable", "closing", "opening", "net", "returned", "due")
+# What people ask first comes first: the page cuts wide tables off at the right.
+_TOTALS = dg.TableSchema(
+    columns=[
+        dg.TableColumn("currency"),
+        *(dg.TableColumn(name) for name in _AMOUNTS),
+        *(dg.TableColumn(name, "int") for name in ("organizations", "paying", "carrying")),
+    ]
+)
+_PARKED = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("organization", "since month", "why")])
+
+
+@dg.asset(
+    partitions_def=months,
+    deps=[monthly_settlement],
+    # A run for all months of a backfill: they are closed in order, each committed by itself.
+    backfill_policy=dg.BackfillPolicy.single_run(),
+    pool="books",
+    group_name="settlement",
+    owners=["team:finance"],
+    kinds={"postgres"},
+    tags={"domain": "settlement"},
+    metadata={"dagster/column_schema": BALANCE_COLUMNS, "dagster/table_name": "organization_balance"},
+)
+def closed_books(
+    context: dg.AssetExecutionContext, database: DatabaseResource, clock: ClockResource
+) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
+    """What every organization is owed at the end of a month, carried from the month before; closed for good.
+
+    Nothing is posted into a closed month any more: corrections are adjustments in the first month that is not closed.
+    Months are closed in order. One that is not settled, or whose ledger is not as it should be, is refused by name; an
+    organization that is parked gets no balance, and catches up when it is not parked any more. Closing a month that is
+    closed changes nothing.
+    """
+    options = ClosingOptions(chunk_size=settings().chunk_size, parked_limit=settings().parked_limit)
+    done: dict[str, dict[str, Any]] = {}
+    with database.engine("closed_books", connections=2) as engine:
+        firing = scheduled_firing("closed_books", context.run.run_id, context.run.tags)
+        if firing is not None:
+            with transaction(engine) as connection:
+                record(connection, firing)
+        for month in sorted(map(Month.parse, context.partition_keys)):
+            try:
+                result = close_month(
+                    engine,
+                    month,
+                    now=clock.now(),
+                    first_month=Month.parse(settings().first_month),
+                    closed_by=launched_by(context.run.tags),
+                    run_id=context.run.run_id,
+                    options=options,
+                )
+            except (InputError, IncompleteClosingError) as error:
+                # The months before stay closed, and are seen to be.
+                for key, metadata in done.items():
+                    yield dg.AssetMaterialization(context.asset_key, partition=key, metadata=metadata)
+                raise dg.Failure(str(error)) from error
+            context.log.info(f"{month} is closed: {result.rows_new} balances were written.")
+            with engine.connect() as connection:
+                done[str(month)] = books_metadata(connection, result)
+    for key, metadata in done.items():
+        context.add_asset_metadata(metadata, partition_key=key)
+    yield dg.MaterializeResult()
+
+
+def books_metadata(connection: Connection, result: ClosedBooks) -> dict[str, Any]:
+    """The metadata of one closed month: what is owed by currency, beside the months before, and who closed it."""
+    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
+    if result.parked:
+        rows = [
+            dg.TableRecord({"organization": one.external_ref, "since month": str(one.month), "why": one.why})
+            for one in result.parked
+        ]
+        metadata["parked organizations"] = dg.MetadataValue.table(rows, _PARKED)
+    metadata["balances"] = dg.MetadataValue.table([_record(total) for total in result.balances], _TOTALS)
+    so_far = payable_so_far(connection, result.month)
+    for total in result.balances:
+        chart = month_chart(so_far[total.currency], written_out(total.payable, total.exponent))
+        metadata[f"payable {total.currency}, months so far"] = dg.MetadataValue.md(chart)
+    metadata |= {
+        "balances written": result.rows_new,
+        "parked": len(result.parked),
+        "closed by": result.closed_by,
+        "database role": result.closed_role,
+        "closed at": dg.MetadataValue.timestamp(result.closed_at),
+        "seconds": round(result.seconds, 3),
+    }
+    # Whole minor units, so that the asset's plots show the months exactly.
+    return metadata | {f"payable {total.currency} (minor units)": total.payable for total in result.balances}
+
+
+def _summary(result: ClosedBooks) -> str:
+    if result.found_closed:
+        return f"**{result.month} was closed already**, by {result.closed_by}; nothing was changed."
+    balances = sum(total.organizations for total in result.balances)
+    paying = sum(total.paying for total in result.balances)
+    carrying = sum(total.carrying for total in result.balances)
+    parked = f", **{len(result.parked)} organizations are parked**" if result.parked else ""
+    return (
+        f"**{result.month} is closed.** {balances:,} balances: {paying:,} to be paid, {carrying:,} carried on{parked}."
+    )
+
+
+def _record(total: CurrencyBalance) -> dg.TableRecord:
+    return dg.TableRecord(
+        {
+            "currency": total.currency,
+            **{name: written_out(getattr(total, name), total.exponent) for name in _AMOUNTS},
+            "organizations": total.organizations,
+            "paying": total.paying,
+            "carrying": total.carrying,
+        }
+    )
+
+
+def _books_check(
+    name: str, question: Callable[[Connection, Month], Finding], description: str
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=closed_books, name=name, description=description)
+    def check(database: DatabaseResource) -> dg.AssetCheckResult:
+        with database.engine(f"check {name}") as engine, engine.connect() as connection:
+            return judged(question(connection, month) for month in audit.closed_months(connection))
+
+    return check
+
+
+BOOKS_CHECKS = [
+    _books_check(
+        "chain_holds",
+        audit.broken_chain,
+        "Every balance of a closed month opens with what the one before left, and none is missing, parked ones aside.",
+    ),
+    _books_check(
+        "closed_months_unchanged",
+        audit.changed_since_closing,
+        "The ledger of every closed month is what its balances say, and nothing was posted into it since.",
+    ),
+]

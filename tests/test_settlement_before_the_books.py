@@ -1,0 +1,86 @@
+"""Months before the first closed one: what comes late for them is adjusted too, since nothing can follow them."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine, text
+
+from tests.rows import add_movement, add_organization, add_void
+from tests.test_settlement import MARCH, NOW, close_month, settle, tamper
+from tests.test_settlement_closed_months import APRIL, FEBRUARY
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.closed_months import last_closed
+from ticketflow_orch.settlement.due import due_months
+
+
+def origins(engine: Engine) -> list[tuple[str, str, int]]:
+    """Month, origin month and captures of every adjustment."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("""
+                SELECT to_char(month, 'YYYY-MM'), to_char(origin_month, 'YYYY-MM'), captures FROM ledger_entry
+                WHERE month <> origin_month ORDER BY 1, 2, 3
+            """)
+        )
+        return [tuple(row) for row in rows]
+
+
+def test_what_is_older_than_the_books_is_adjusted_in_the_first_month_that_is_not_closed(engine: Engine) -> None:
+    organization = add_organization(engine)
+    for month in (FEBRUARY, MARCH):
+        settle(engine, month)
+    close_month(engine, FEBRUARY)
+    add_movement(engine, organization, 5, "2025-11-10T10:00")
+    add_movement(engine, organization, 7, "2025-12-10T10:00")
+    with engine.connect() as connection:
+        assert last_closed(connection) == FEBRUARY
+        assert [str(month) for month in due_months(connection, NOW, Month(2025, 1))][:2] == ["2026-04", "2026-05"]
+    assert settle(engine, Month(2025, 11)).settlement is None
+    assert settle(engine, APRIL).rows_adjusted == 0
+    assert settle(engine).rows_adjusted == 2
+    assert origins(engine) == [("2026-03", "2025-11", 5), ("2026-03", "2025-12", 7)]
+    assert settle(engine).changed_nothing
+    add_movement(engine, organization, 1, "2025-12-10T10:00")
+    close_month(engine, MARCH)
+    assert settle(engine, APRIL).rows_adjusted == 1
+    assert origins(engine)[2:] == [("2026-04", "2025-12", 1)]
+    assert settle(engine, APRIL).changed_nothing
+
+
+def test_the_first_instant_of_the_books_is_each_zone_s_own(engine: Engine) -> None:
+    tokyo, madrid = (add_organization(engine, timezone=zone) for zone in ("Asia/Tokyo", "Europe/Madrid"))
+    settle(engine, FEBRUARY)
+    close_month(engine, FEBRUARY)
+    for organization in (tokyo, madrid):
+        # January's last hours in Madrid, February's first in Tokyo.
+        add_movement(engine, organization, 100, "2026-01-31T20:00")
+    settle(engine)
+    assert origins(engine) == [("2026-03", "2026-01", 100), ("2026-03", "2026-02", 100)]
+
+
+def test_whoever_is_parked_before_the_books_is_looked_at_until_mended(engine: Engine) -> None:
+    settle(engine, FEBRUARY)
+    close_month(engine, FEBRUARY)
+    organization = add_organization(engine)
+    poison = [add_movement(engine, organization, 2**62, "2025-12-10T10:00") for _ in range(3)]
+    for _ in range(2):
+        assert [str(parked.month) for parked in settle(engine).parked] == ["2025-12"]
+    for movement in poison[:2]:
+        add_void(engine, movement)
+    assert settle(engine).parked == ()
+    assert origins(engine) == [("2026-03", "2025-12", 2**62)]
+
+
+def test_a_closed_month_is_looked_at_from_the_last_look_on_though_nothing_came_late_then(engine: Engine) -> None:
+    organization = add_organization(engine)
+    for month in (FEBRUARY, MARCH):
+        settle(engine, month)
+    close_month(engine, FEBRUARY)
+    with engine.connect() as connection:
+        unnoticed = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    assert settle(engine).changed_nothing
+    # As it cannot be: recorded before the last look, and not seen by it. It stands for all that need not be read again.
+    movement = add_movement(engine, organization, 100, "2026-02-10T10:00")
+    tamper(engine, f"UPDATE money_movement SET recorded_at = '{unnoticed.isoformat()}' WHERE id = {movement}")
+    assert settle(engine).chunks == 1
+    add_movement(engine, organization, 1, "2026-02-10T10:00")
+    assert settle(engine).chunks == 2

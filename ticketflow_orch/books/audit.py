@@ -1,0 +1,160 @@
+"""What must hold for closed books, as questions to the database: read-only, each answered for a closed month."""
+
+from __future__ import annotations
+
+from sqlalchemy import Connection, TextClause, text
+
+from ticketflow_orch.audit import EXAMPLES, Breach, Finding, missing_triggers
+from ticketflow_orch.months import Month
+
+_GUARDS = frozenset(
+    {
+        "organization_balance_append_only", "organization_balance_period_closing", "settlement_period_balanced",
+        "settlement_period_kept", "payout_frozen", "payout_kept", "payout_pays_a_balance",
+        "outbox_event_payout_held", "opening_balance_frozen", "opening_balance_taken",
+    }
+)  # fmt: skip
+
+
+def missing_guards(connection: Connection) -> tuple[str, ...]:
+    """What the books' protection lacks, in words: triggers that are missing or switched off."""
+    return missing_triggers(connection, _GUARDS)
+
+
+def closed_months(connection: Connection) -> tuple[Month, ...]:
+    """All months whose books are closed, in order."""
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month"))
+    return tuple(Month.of_day(day) for day in days.scalars())
+
+
+def missing_balances(connection: Connection, month: Month) -> Finding:
+    """What `month` must balance and does not: keys of its ledger, amounts carried, payouts that came back.
+
+    Organizations that were parked when it was closed, or are now if it is being closed, are left aside.
+    """
+    return _ask(connection, month, _MISSING)
+
+
+def broken_chain(connection: Connection, month: Month) -> Finding:
+    """Balances of `month` that do not begin where the ones before ended, and those that are missing."""
+    broken = _ask(connection, month, _BROKEN)
+    missing = missing_balances(connection, month)
+    return Finding(month, broken.count + missing.count, (*broken.examples, *missing.examples)[:EXAMPLES])
+
+
+def changed_since_closing(connection: Connection, month: Month) -> Finding:
+    """Balances of `month` that are not what the ledger says, and what was posted into it after it was closed."""
+    return _ask(connection, month, _CHANGED)
+
+
+def _ask(connection: Connection, month: Month, question: TextClause) -> Finding:
+    rows = connection.execute(question, {"month": month.first_day, "examples": EXAMPLES}).all()
+    breaches = tuple(Breach(row.external_ref, row.currency, row.what) for row in rows)
+    return Finding(month, rows[0].breaches if rows else 0, breaches)
+
+
+_EXAMPLES = """
+    SELECT external_ref, bad.currency, bad.what, count(*) OVER () AS breaches
+    FROM bad JOIN organization ON organization.id = organization_id
+    ORDER BY organization_id, bad.currency LIMIT :examples"""
+
+_MISSING = text(f"""
+    WITH period AS (
+        SELECT state, coalesce(closed_at, clock_timestamp()) AS closed_at FROM settlement_period WHERE month = :month
+    ), wanted (organization_id, currency, what) AS (
+        SELECT DISTINCT organization_id, currency, 'has entries and no balance' FROM ledger_entry WHERE month = :month
+        UNION ALL
+        SELECT organization_id, currency, 'carries ' || closing || ' and has no balance'
+        FROM organization_balance AS carried
+        WHERE closing <> 0 AND month < :month AND NOT EXISTS (
+            SELECT FROM organization_balance AS later
+            WHERE later.organization_id = carried.organization_id AND later.currency = carried.currency
+                AND later.month > carried.month AND later.month < :month)
+        UNION ALL
+        SELECT organization_id, currency, 'got a payout back and has no balance' FROM payout
+        WHERE returned_month = :month
+        UNION ALL
+        SELECT organization_id, currency, 'has an opening balance of ' || amount || ' and no balance'
+        FROM opening_balance, period
+        WHERE balance_month IS NULL AND period.state = 'CLOSING' AND NOT EXISTS (
+            SELECT FROM organization_balance AS before
+            WHERE before.organization_id = opening_balance.organization_id
+                AND before.currency = opening_balance.currency)
+    ), bad AS (
+        SELECT DISTINCT ON (organization_id, currency) wanted.* FROM wanted
+        WHERE NOT EXISTS (
+            SELECT FROM organization_balance AS balance
+            WHERE balance.organization_id = wanted.organization_id AND balance.month = :month
+                AND balance.currency = wanted.currency)
+            AND NOT EXISTS (
+                SELECT FROM parked_organization AS parked, period
+                WHERE parked.organization_id = wanted.organization_id AND parked.month <= :month
+                    AND since <= closed_at AND (resolved_at IS NULL OR resolved_at > closed_at))
+        ORDER BY organization_id, currency, what
+    )
+    {_EXAMPLES}
+""")
+
+_BROKEN = text(f"""
+    WITH balance AS (
+        SELECT * FROM organization_balance WHERE month = :month
+    ), linked AS (
+        SELECT balance.*, previous.month AS true_month, previous.closing AS true_opening, (
+                SELECT amount FROM opening_balance
+                WHERE opening_balance.organization_id = balance.organization_id
+                    AND opening_balance.currency = balance.currency AND balance_month = :month
+            ) AS brought, (
+                SELECT coalesce(sum(amount), 0) FROM payout
+                WHERE payout.organization_id = balance.organization_id AND payout.currency = balance.currency
+                    AND returned_month = :month
+            ) AS came_back
+        FROM balance LEFT JOIN LATERAL (
+            SELECT month, closing FROM organization_balance AS before
+            WHERE before.organization_id = balance.organization_id AND before.currency = balance.currency
+                AND before.month < :month
+            ORDER BY before.month DESC LIMIT 1
+        ) AS previous ON true
+    ), bad AS (
+        SELECT organization_id, currency, CASE
+                WHEN true_month IS DISTINCT FROM previous_month THEN 'follows ' || coalesce(
+                    to_char(previous_month, 'YYYY-MM'), 'nothing') || ' instead of ' || coalesce(
+                    to_char(true_month, 'YYYY-MM'), 'nothing')
+                WHEN opening <> coalesce(true_opening, brought, 0) THEN
+                    'opens with ' || opening || ' instead of ' || coalesce(true_opening, brought, 0)
+                ELSE 'returned ' || returned || ', while ' || came_back || ' came back'
+            END AS what
+        FROM linked
+        WHERE true_month IS DISTINCT FROM previous_month OR opening <> coalesce(true_opening, brought, 0)
+            OR returned <> came_back
+        UNION ALL
+        -- Brought along too late: under the latest balance, which nothing can be added to.
+        SELECT organization_id, currency, 'an opening balance of ' || amount || ' came after the first balance'
+        FROM opening_balance
+        WHERE balance_month IS NULL AND :month = (
+            SELECT max(latest.month) FROM organization_balance AS latest
+            WHERE latest.organization_id = opening_balance.organization_id
+                AND latest.currency = opening_balance.currency)
+    )
+    {_EXAMPLES}
+""")
+
+_CHANGED = text(f"""
+    WITH posted AS (
+        SELECT balance.organization_id, balance.currency, balance.net, coalesce(entry.net, 0) AS posted_net
+        FROM organization_balance AS balance CROSS JOIN LATERAL (
+            SELECT sum(ledger_entry.net) AS net FROM ledger_entry
+            WHERE ledger_entry.organization_id = balance.organization_id AND ledger_entry.currency = balance.currency
+                AND month > coalesce(CAST(balance.previous_month AS date), '-infinity') AND month <= :month
+        ) AS entry
+        WHERE balance.month = :month
+    ), bad AS (
+        SELECT organization_id, currency, 'balanced ' || net || ', posted ' || posted_net AS what
+        FROM posted WHERE net <> posted_net
+        UNION ALL
+        SELECT organization_id, currency, 'was posted ' || sum(net) || ' after the month was closed'
+        FROM ledger_entry
+        WHERE month = :month AND posted_at > (SELECT closed_at FROM settlement_period WHERE month = :month)
+        GROUP BY organization_id, currency
+    )
+    {_EXAMPLES}
+""")

@@ -1,0 +1,77 @@
+"""`ticketflow close` and `books`: closing months through Dagster, so that books and UI agree, and what they say."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ticketflow_orch.cli.terminal import console
+from ticketflow_orch.errors import InputError
+
+
+def close(
+    month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The month to close.")] = None,
+    first: Annotated[str | None, typer.Option("--from", metavar="YYYY-MM", help="The first of several.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last of several.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Who closes; unless given, the account's name.")
+    ] = None,
+) -> None:
+    """Close the books of a settled month for good, or of all from --from to --to, in order, in one run.
+
+    Exit code 1 when a month is refused, or a check is red.
+    """
+    from ticketflow_orch.cli.month_runs import close_months
+    from ticketflow_orch.cli.parking import whoever
+    from ticketflow_orch.cli.session import instance_and_database
+    from ticketflow_orch.months import Month, months_between
+
+    if (month is None) == (first is None or last is None) or (month is not None and (first or last)):
+        raise InputError("Name one month, or --from and --to; for example `ticketflow close 2026-03`.")
+    months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
+    if not months:
+        raise InputError(f"There is no month from {first} to {last}; turn the two around.")
+    with instance_and_database("close"):
+        run = close_months(months, {"user": by or whoever()})
+    out = console()
+    for said in run.said:
+        out.print(said.replace("**", ""), markup=False)
+    if not run.succeeded:
+        out.print(f"[red]{months[0] if len(months) == 1 else 'The run'} failed:[/red] {run.why}", soft_wrap=True)
+    for check in run.red_checks:
+        out.print(f"        [red]check {check}[/red]")
+    raise typer.Exit(0 if run.succeeded and not run.red_checks else 1)
+
+
+def books(
+    first: Annotated[str | None, typer.Option("--from", metavar="YYYY-MM", help="The first month to show.")] = None,
+    last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last month to show.")] = None,
+) -> None:
+    """Show what the closed months say, by currency: what was carried in, what is paid, what is carried on."""
+    from ticketflow_orch.books.report import balance_totals
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.money import written_out
+    from ticketflow_orch.months import Month
+
+    since, until = Month.parse(first or "1970-01"), Month.parse(last or "9998-12")
+    with database("books") as engine, engine.connect() as connection:
+        totals = balance_totals(connection, since, until)
+    if not totals:
+        typer.echo("No such month is closed.")
+        return
+    amounts = ("opening", "net", "returned", "due", "payable", "closing")
+    plain_table(
+        ("month", "currency", *amounts, "balances", "paying"),
+        (
+            (
+                str(total.month),
+                total.currency,
+                *(written_out(getattr(total, name), total.exponent) for name in amounts),
+                str(total.organizations),
+                str(total.paying),
+            )
+            for total in totals
+        ),
+    )

@@ -1,0 +1,68 @@
+"""`ticketflow park` and `unpark`: stopping an organization's balances and payouts by hand."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from ticketflow_orch.parking import Parking
+
+Organization = Annotated[str | None, typer.Argument(help="The organization's external reference.")]
+By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decided it; unless given, the account's name.")]
+
+
+def park(
+    organization: Organization = None,
+    reason: Annotated[str, typer.Option(help="Why; analysts read it beside the month.")] = "",
+    by: By = None,
+) -> None:
+    """Park an organization: from the first month that is not closed it gets no balance and no payout.
+
+    It is settled all the same. Without an organization: list who is parked by hand.
+    """
+    from ticketflow_orch import parking
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.months import Month
+    from ticketflow_orch.settings import settings
+
+    with database("park") as engine:
+        if organization is None:
+            with engine.connect() as connection:
+                _list(parking.parked_by_hand(connection))
+            return
+        parked = parking.park(engine, organization, reason, by or whoever(), Month.parse(settings().first_month))
+    typer.echo(f"{parked.external_ref} is parked from {parked.month} on: {parked.reason}.")
+
+
+def unpark(
+    organization: Annotated[str, typer.Argument(help="The organization's external reference.")], by: By = None
+) -> None:
+    """End a parking by hand; the next month that is closed balances all that was posted meanwhile."""
+    from ticketflow_orch import parking
+    from ticketflow_orch.cli.session import database
+
+    with database("unpark") as engine:
+        parked = parking.unpark(engine, organization, by or whoever())
+    typer.echo(f"{parked.external_ref} is not parked any more; it was since {parked.since:%Y-%m-%d}: {parked.reason}.")
+
+
+def whoever() -> str:
+    """The account and host that a command runs under."""
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _list(parkings: tuple[Parking, ...]) -> None:
+    from ticketflow_orch.cli.terminal import moment, plain_table
+
+    if not parkings:
+        typer.echo("Nobody is parked by hand.")
+        return
+    plain_table(
+        ("organization", "from", "why", "who", "since (UTC)"),
+        ((one.external_ref, str(one.month), one.reason, one.parked_by, moment(one.since)) for one in parkings),
+    )

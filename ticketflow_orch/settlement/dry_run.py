@@ -1,0 +1,251 @@
+"""What a pass would post if it began now: computed as the pass computes it, in a transaction that can write nothing."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.csv_cells import exact, plain
+from ticketflow_orch.database import is_data_fault
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month, Window
+from ticketflow_orch.settlement.closed_months import LATE_CHUNKS, late_windows, months_to_watch, takes_postings
+from ticketflow_orch.settlement.cutting import cut
+from ticketflow_orch.settlement.passes import fixed_windows, require_over, zones_in_use
+from ticketflow_orch.settlement.posting import AMOUNTS, DIFFERENCE, Chunk, month_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class WouldPost:
+    """One entry that a pass would post about `origin`: its first settlement, or what came late.
+
+    `posted` is the net that the ledger has, `amounts` what would be added, in minor units and the order of `AMOUNTS`.
+    """
+
+    external_ref: str
+    currency: str
+    exponent: int
+    origin: Month
+    is_settlement: bool
+    posted: int
+    amounts: tuple[int, ...]
+
+    @property
+    def difference(self) -> int:
+        """What would be added to the net."""
+        return self.amounts[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class WouldPostTotal:
+    """All entries about `origin` in one currency: how many of which kind, and what they add to the net."""
+
+    origin: Month
+    currency: str
+    exponent: int
+    settlements: int
+    adjustments: int
+    net: int
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a pass of `month` would post of what was recorded before `cutoff`; nothing was written.
+
+    `posts_nothing_more`: the month, or a later one, is closed or being closed. `listed` are the first entries. Each of
+    `would_be_parked` is an organization, the month it fails in and the database's error.
+    """
+
+    month: Month
+    cutoff: datetime
+    posts_nothing_more: bool
+    totals: tuple[WouldPostTotal, ...]
+    listed: tuple[WouldPost, ...]
+    would_be_parked: tuple[tuple[str, Month, str], ...]
+
+    @property
+    def entries(self) -> int:
+        """How many entries would be posted."""
+        return sum(total.settlements + total.adjustments for total in self.totals)
+
+    @property
+    def more(self) -> int:
+        """How many entries are not listed."""
+        return self.entries - len(self.listed)
+
+
+def dry_run(
+    engine: Engine,
+    month: Month,
+    *,
+    now: datetime,
+    first_month: Month,
+    chunk_size: int = 20_000,
+    shown: int = 20,
+    file: Path | None = None,
+) -> DryRun:
+    """Compute what a pass of `month` would post now; list the first `shown` entries, write all to `file` as CSV.
+
+    Movements that other sessions have not committed are not seen, where a pass would wait for them. `file` is there as
+    a whole or not at all.
+
+    Raises:
+        InputError: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
+    """
+    if month < first_month:
+        raise InputError(f"{month} is before {first_month}, the first month; set TICKETFLOW_FIRST_MONTH to settle it.")
+    counted = _Counted(shown)
+    with _read_only(engine) as connection, _csv_file(file) as write:
+        require_over(connection, month, now)
+        cutoff = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        open_month = takes_postings(connection, month)
+        if open_month:
+            comparison = _Comparison(connection, month, cutoff, counted)
+            for chunk, windows in comparison.chunks(chunk_size):
+                for entry in comparison.entries(chunk, windows):
+                    counted.add(entry)
+                    write(month, entry)
+    return DryRun(
+        month, cutoff, not open_month, counted.totals(), tuple(counted.listed), tuple(counted.would_be_parked)
+    )
+
+
+class _Counted:
+    """The entries so far: sums by origin month and currency, the first few, and who would be parked."""
+
+    def __init__(self, shown: int) -> None:
+        self.listed: list[WouldPost] = []
+        self.would_be_parked: list[tuple[str, Month, str]] = []
+        self._shown = shown
+        self._sums: dict[tuple[Month, str, int], list[int]] = {}
+
+    def add(self, entry: WouldPost) -> None:
+        sums = self._sums.setdefault((entry.origin, entry.currency, entry.exponent), [0, 0, 0])
+        sums[0 if entry.is_settlement else 1] += 1
+        sums[2] += entry.difference
+        if len(self.listed) < self._shown:
+            self.listed.append(entry)
+
+    def totals(self) -> tuple[WouldPostTotal, ...]:
+        return tuple(WouldPostTotal(*key, *sums) for key, sums in sorted(self._sums.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What is posted beside what the movements come to, up to `cutoff`, as a pass of `month` would find both."""
+
+    connection: Connection
+    month: Month
+    cutoff: datetime
+    counted: _Counted
+
+    def chunks(self, size: int) -> Iterator[tuple[Chunk, dict[str, Window]]]:
+        """The chunks as a pass would cut them, those about closed months first, each with its month's time windows."""
+        timezones = zones_in_use(self.connection)
+        watched = months_to_watch(self.connection, self.month, timezones, self.cutoff)
+        windows = {
+            origin: {name: origin.window(name) for name in timezones} | fixed_windows(self.connection, origin)
+            for origin in (*watched, self.month)
+        }
+        if watched:
+            late = late_windows({origin: windows[origin] for origin in watched})
+            for row in self.connection.execute(_LATE_CHUNKS, late | {"cutoff": self.cutoff, "size": size}).all():
+                origin = Month.of_day(row.origin_month)
+                yield Chunk(origin, row.low_id, row.high_id), windows[origin]
+        for low, high in cut(self.connection, size):
+            yield Chunk(self.month, low, high), windows[self.month]
+
+    def entries(self, chunk: Chunk, windows: dict[str, Window]) -> Iterator[WouldPost]:
+        """What would be posted for a chunk; one that fails on data is halved down to the organization that fails."""
+        parameters = month_parameters(chunk.origin, windows, self.cutoff)
+        parameters |= {"month": self.month.first_day, "low": chunk.low_id, "high": chunk.last_id}
+        try:
+            with self.connection.begin_nested():
+                rows = self.connection.execute(_WOULD_POST, parameters).all()
+        except DBAPIError as error:
+            if not is_data_fault(error):
+                raise
+            yield from self._halves(chunk, windows, str(error.orig).strip())
+            return
+        for row in rows:
+            amounts = tuple(int(getattr(row, name)) for name in AMOUNTS)
+            is_settlement = row.is_new and self.month == chunk.origin
+            yield WouldPost(
+                row.external_ref, row.currency, row.exponent, chunk.origin, is_settlement, int(row.posted), amounts
+            )
+
+    def _halves(self, chunk: Chunk, windows: dict[str, Window], error: str) -> Iterator[WouldPost]:
+        found = self.connection.execute(_ORGANIZATIONS, {"low": chunk.low_id, "high": chunk.last_id}).all()
+        if len(found) == 1:
+            self.counted.would_be_parked.append((found[0].external_ref, chunk.origin, error))
+            return
+        middle = found[len(found) // 2].id
+        yield from self.entries(Chunk(chunk.origin, chunk.low_id, middle - 1), windows)
+        yield from self.entries(Chunk(chunk.origin, middle, chunk.high_id), windows)
+
+
+@contextmanager
+def _read_only(engine: Engine) -> Iterator[Connection]:
+    """A transaction that sees one state of the database and in which Postgres refuses every write."""
+    with engine.connect() as connection:
+        yield connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        connection.rollback()
+
+
+@contextmanager
+def _csv_file(path: Path | None) -> Iterator[Callable[[Month, WouldPost], None]]:
+    """Something to hand each entry to; with a path, a CSV file is in its place once the block has ended well."""
+    if path is None:
+        yield lambda _month, _entry: None
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(_HEADER)
+            yield lambda month, entry: writer.writerow(_cells(month, entry))
+        draft.replace(path)
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from error
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+_HEADER = ("organization", "posted_in", "origin_month", "kind", "currency", "posted_net", "new_net", *AMOUNTS)
+
+
+def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
+    kind = "settlement" if entry.is_settlement else "adjustment"
+    amounts = (entry.posted, entry.posted + entry.difference, *entry.amounts)
+    written = (exact(amount, entry.exponent) for amount in amounts)
+    return plain(entry.external_ref), str(month), str(entry.origin), kind, entry.currency, *written
+
+
+_LATE_CHUNKS = text(f"{LATE_CHUNKS} SELECT * FROM late_chunk ORDER BY origin_month, low_id")
+
+_WOULD_POST = text(f"""
+    WITH {DIFFERENCE}
+    SELECT external_ref, difference.*, exponent, (
+            SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
+            WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
+                AND entry.month >= CAST(:origin AS date) AND entry.origin_month = CAST(:origin AS date)
+        ) AS posted
+    FROM difference
+    JOIN organization ON organization.id = organization_id
+    JOIN currency ON code = difference.currency
+    WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
+    ORDER BY organization_id, difference.currency
+""")
+
+_ORGANIZATIONS = text("""
+    SELECT id, external_ref FROM organization
+    WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint) ORDER BY id
+""")
