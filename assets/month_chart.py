@@ -1,12 +1,10 @@
-"""Amounts of months as a bar chart that Dagster's pages draw in place: an SVG image inside Markdown.
-
-The pages show Markdown of a thousand characters or more only behind a link, so the picture is kept below that.
-"""
+"""Amounts of months as a bar chart, small enough to be drawn in place."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from assets.pictures import markdown_picture
 from ticketflow_orch.months import Month, months_between
 
 MONTHS_SHOWN = 24
@@ -49,5 +47,4 @@ def month_chart(amounts: Mapping[Month, int], caption: str) -> str:
         f"<text y='{height - 2}'>{first}</text>"
         f"<text x='{width}' y='{height - 2}' text-anchor='end'>{latest}</text></svg>"
     )
-    address = svg.replace("#", "%23").replace("<", "%3C").replace(">", "%3E")
-    return f"![{months[0]} to {latest}](<data:image/svg+xml,{address}>) **{caption}**"
+    return f"{markdown_picture(svg, f'{months[0]} to {latest}')} **{caption}**"

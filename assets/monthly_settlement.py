@@ -1,13 +1,15 @@
 """The asset that settles a month: reads the run's configuration, calls the settlement, shows what came of it."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 import dagster as dg
 from pydantic import Field
+from sqlalchemy import Engine
 
 from assets.partitions import months
-from assets.settlement_metadata import LEDGER_COLUMNS, settlement_metadata
+from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
@@ -15,12 +17,13 @@ from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import Drained, IncompleteSettlementError, SettlementOptions, settle_month
+from ticketflow_orch.settlement.dry_run import dry_run
 
 SECONDS_BETWEEN_LINES = 10
 
 
 class SettlementConfig(dg.Config):
-    """How to go about it; nothing here changes what is posted."""
+    """How to go about it; but for a dry run, which posts nothing, nothing here changes what is posted."""
 
     chunk_size: int = Field(settings().chunk_size, ge=1, description="Organizations per transaction.")
     chunk_pause: float = Field(settings().chunk_pause, ge=0, description="Seconds of rest between two chunks.")
@@ -28,10 +31,14 @@ class SettlementConfig(dg.Config):
     writer_wait: float = Field(
         settings().writer_wait, gt=0, description="Seconds to wait for transactions that are writing movements."
     )
+    dry_run: bool = Field(False, description="Show what would be posted now, and post nothing.")
+    dry_run_file: str = Field("", description="Where a dry run writes all it would post as CSV; empty: no file.")
 
 
 @dg.asset(
     partitions_def=months,
+    # A dry run observes the month and leaves it as unsettled, or as settled, as it was.
+    output_required=False,
     pool="settlement",
     group_name="settlement",
     owners=["team:finance"],
@@ -45,14 +52,18 @@ def monthly_settlement(
     database: DatabaseResource,
     clock: ClockResource,
     outbox: OutboxResource,
-) -> dg.MaterializeResult:  # type: ignore[type-arg]
+) -> Iterator[dg.MaterializeResult | dg.AssetObservation]:  # type: ignore[type-arg]
     """What every organization's money movements of the month come to, posted to the ledger once, to the cent.
 
     Materializing a month again posts only what came late, as adjustments; nothing late, nothing posted. A month that
-    is not over in every organization's time zone is refused.
+    is not over in every organization's time zone is refused. With `dry_run: true` in the run's configuration nothing
+    is posted, and what would be is an observation of the month instead of a materialization.
     """
     month = Month.parse(context.partition_key)
     with database.engine(f"monthly_settlement/{month}", connections=config.workers + 2) as engine:
+        if config.dry_run:
+            yield _rehearse(context, config, engine, month, clock)
+            return
         try:
             firing = scheduled_firing("monthly_settlement", context.run.run_id, context.run.tags)
             if firing is not None:
@@ -83,7 +94,27 @@ def monthly_settlement(
                 + "; ".join(f"{parked.external_ref}: {parked.why}" for parked in result.parked)
             )
         with engine.connect() as connection:
-            return dg.MaterializeResult(metadata=settlement_metadata(connection, result))
+            metadata = settlement_metadata(connection, result)
+        yield dg.MaterializeResult(metadata=metadata)
+
+
+def _rehearse(
+    context: dg.AssetExecutionContext, config: SettlementConfig, engine: Engine, month: Month, clock: ClockResource
+) -> dg.AssetObservation:
+    file = Path(config.dry_run_file) if config.dry_run_file else None
+    try:
+        rehearsed = dry_run(
+            engine,
+            month,
+            now=clock.now(),
+            first_month=Month.parse(settings().first_month),
+            chunk_size=config.chunk_size,
+            file=file,
+        )
+    except InputError as error:
+        raise dg.Failure(str(error)) from error
+    context.log.info(f"Dry run: nothing was posted. {rehearsed.entries} entries would be posted in {month}.")
+    return dg.AssetObservation(context.asset_key, partition=str(month), metadata=dry_run_metadata(rehearsed, file))
 
 
 def launched_by(tags: Mapping[str, str]) -> str:

@@ -3,15 +3,18 @@
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
+from ticketflow_orch.late import LateAdjustment, late_in_pass
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement import SettlementResult
+from ticketflow_orch.settlement.dry_run import DryRun, WouldPost, WouldPostTotal
 from ticketflow_orch.settlement.report import (
     MonthTotal,
     ParkedOrganization,
@@ -22,6 +25,7 @@ from ticketflow_orch.settlement.report import (
 
 # Shared by the currencies of a month, of which each has three at least.
 TOP_ROWS = 12
+LATE_ROWS = 50
 
 LEDGER_COLUMNS = dg.TableSchema(
     columns=[
@@ -51,6 +55,12 @@ def settlement_metadata(connection: Connection, result: SettlementResult) -> dic
     metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
     if result.parked:
         metadata["parked organizations"] = _table(_PARKED, map(_parked_cells, result.parked))
+    if result.settlement is not None and not result.changed_nothing:
+        late = late_in_pass(connection, result.settlement, LATE_ROWS)
+        if late.listed:
+            metadata["came late"] = _table(_LATE, map(_late_cells, late.listed))
+        if late.more:
+            metadata["came late, not listed"] = late.more
     metadata["totals"] = _table(_TOTALS, map(_total_cells, totals))
     metadata |= months_so_far(connection, result.month)
     if totals:
@@ -74,6 +84,21 @@ def settlement_metadata(connection: Connection, result: SettlementResult) -> dic
     return metadata
 
 
+def dry_run_metadata(rehearsed: DryRun, file: Path | None) -> dict[str, Any]:
+    """The metadata of a dry run: what would be posted, as sums and as the first entries."""
+    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_dry_run_summary(rehearsed))}
+    if rehearsed.would_be_parked:
+        rows = ((name, str(month), why) for name, month, why in rehearsed.would_be_parked)
+        metadata["would be parked"] = _table(_PARKED, rows)
+    if rehearsed.totals:
+        metadata["would be posted"] = _table(_WOULD_POST_TOTALS, map(_would_post_total_cells, rehearsed.totals))
+        metadata["first entries"] = _table(_WOULD_POST, map(_would_post_cells, rehearsed.listed))
+    metadata |= {"entries": rehearsed.entries, "entries not listed": rehearsed.more}
+    if file is not None:
+        metadata["file"] = dg.MetadataValue.path(file.absolute())
+    return metadata | {"cutoff": dg.MetadataValue.timestamp(rehearsed.cutoff)}
+
+
 def months_so_far(connection: Connection, last: Month) -> dict[str, dg.MarkdownMetadataValue]:
     """Per currency that `last` has, a chart of the net of each month up to it."""
     totals = month_totals(connection, Month(1970, 1), last)
@@ -90,7 +115,10 @@ def months_so_far(connection: Connection, last: Month) -> dict[str, dg.MarkdownM
 
 def _summary(result: SettlementResult) -> str:
     if result.settlement is None:
-        return f"**{result.month} is closed.** Nothing was posted; what comes late is adjusted in the first open month."
+        return (
+            f"**{result.month} is closed**, or is being closed. Nothing was posted; what comes late is adjusted in the "
+            "first open month."
+        )
     if result.changed_nothing:
         return f"**Nothing came late.** All {result.rows_existing:,} rows of {result.month} are as they should be."
     parts = [f"{result.rows_new:,} rows settled"] if result.rows_new else []
@@ -101,10 +129,26 @@ def _summary(result: SettlementResult) -> str:
     return f"{result.month}: {', '.join(parts)} in {result.seconds:.1f} s."
 
 
+def _dry_run_summary(rehearsed: DryRun) -> str:
+    beginning = "**Dry run: nothing was posted.**"
+    if rehearsed.posts_nothing_more:
+        return f"{beginning} {rehearsed.month} is closed, or is being closed: nothing is posted in it any more."
+    if not rehearsed.entries:
+        return f"{beginning} The ledger of {rehearsed.month} is as it should be, so nothing would be."
+    settlements = sum(total.settlements for total in rehearsed.totals)
+    return (
+        f"{beginning} In {rehearsed.month} a settlement would now post {settlements:,} settlement rows and "
+        f"{rehearsed.entries - settlements:,} adjustments."
+    )
+
+
 # Net comes before what it is made of: the page cuts wide tables off at the right.
 _TOTALS = ("currency", "net", "captures", "refunds", "chargebacks", "fees", "commission", "tax", "organizations")
 _TOP = ("currency", "organization", "net", "captures", "refunds", "reference")
 _PARKED = ("organization", "month", "why")
+_LATE = ("organization", "currency", "about", "net before", "net now", "difference", "name")
+_WOULD_POST_TOTALS = ("about", "currency", "net", "settlements", "adjustments")
+_WOULD_POST = ("organization", "about", "currency", "net before", "net then", "difference", "kind")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> dg.TableMetadataValue:
@@ -122,6 +166,23 @@ def _total_cells(total: MonthTotal) -> Sequence[str | int]:
 def _top_cells(top: TopOrganization) -> Sequence[str | int]:
     amounts = (top.net, top.captures, top.refunds)
     return top.currency, top.name, *(written_out(amount, top.exponent) for amount in amounts), top.external_ref
+
+
+def _late_cells(late: LateAdjustment) -> Sequence[str | int]:
+    amounts = (written_out(amount, late.exponent) for amount in (late.old, late.new, late.difference))
+    return late.external_ref, late.currency, str(late.origin), *amounts, late.name
+
+
+def _would_post_total_cells(total: WouldPostTotal) -> Sequence[str | int]:
+    net = written_out(total.net, total.exponent)
+    return str(total.origin), total.currency, net, total.settlements, total.adjustments
+
+
+def _would_post_cells(entry: WouldPost) -> Sequence[str | int]:
+    nets = (entry.posted, entry.posted + entry.difference, entry.difference)
+    amounts = (written_out(amount, entry.exponent) for amount in nets)
+    kind = "settlement" if entry.is_settlement else "adjustment"
+    return entry.external_ref, str(entry.origin), entry.currency, *amounts, kind
 
 
 def _parked_cells(parked: ParkedOrganization) -> Sequence[str | int]:

@@ -29,11 +29,12 @@ GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
 GRANT DELETE ON outbox_event TO ticketflow_run;
 
 -- Of an event in the outbox only what its delivery changes.
-GRANT UPDATE (state, available_at, attempts, lease_until, owner, body, first_attempt_at, doubtful_since, last_error,
-    last_response, ended_at) ON outbox_event TO ticketflow_run;
+GRANT UPDATE (state, available_at, attempts, attempts_forgiven, lease_until, owner, body, first_attempt_at,
+    last_attempt_at, doubtful_since, last_error, last_response, ended_at) ON outbox_event TO ticketflow_run;
 GRANT INSERT, DELETE ON delivery_stop TO ticketflow_run;
 
 -- Closed books: balances and payouts are only ever added; of a payout only what becomes of it changes.
 GRANT INSERT ON organization_balance, payout, statement_mail TO ticketflow_run;
 GRANT UPDATE (state, reason, provider_ref, first_attempt_at, answered_at, returned_month, decided_by) ON payout
     TO ticketflow_run;
+GRANT UPDATE (balance_month) ON opening_balance TO ticketflow_run;

@@ -51,7 +51,14 @@ def housekeeping_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunReques
 
 
 # Runs of all other jobs stay: those that materialize a month are how the UI knows that it is settled.
-PRUNED_JOBS = (close_events_job.name, expire_reservations_job.name, send_reminders_job.name, housekeeping_job.name)
+# The relay's is named here, since sensors build on schedules.
+PRUNED_JOBS = (
+    close_events_job.name,
+    expire_reservations_job.name,
+    send_reminders_job.name,
+    housekeeping_job.name,
+    "relay_outbox_job",
+)
 
 
 def clean_up(engine: Engine, instance: dg.DagsterInstance) -> Mapping[str, int]:

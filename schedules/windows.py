@@ -1,10 +1,11 @@
 """What the jobs on schedules share: a run's window, leaving a running job alone, showing what came of a start."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
 from ticketflow_orch.alerts import alert_once
@@ -20,6 +21,7 @@ from ticketflow_orch.firings import (
     scheduled_firing,
     window_tags,
 )
+from ticketflow_orch.months import Month
 from ticketflow_orch.scheduled_work import WorkDone, run_once
 
 UNFINISHED = [
@@ -38,6 +40,16 @@ def window_request(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     """The run of the window that the tick stands for."""
     tags = window_tags(context.scheduled_execution_time)
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat(timespec="seconds"), tags=tags)
+
+
+def months_request(context: dg.ScheduleEvaluationContext, due: Sequence[Month]) -> dg.RunRequest:
+    """One run for the months from the first to the last that is due; what is done in between stays as it is."""
+    tags = window_tags(context.scheduled_execution_time)
+    key = context.scheduled_execution_time.isoformat(timespec="seconds")
+    if len(due) == 1:
+        return dg.RunRequest(partition_key=str(due[0]), run_key=key, tags=tags)
+    span = {ASSET_PARTITION_RANGE_START_TAG: str(due[0]), ASSET_PARTITION_RANGE_END_TAG: str(due[-1])}
+    return dg.RunRequest(run_key=key, tags=tags | span)
 
 
 def still_running(context: dg.ScheduleEvaluationContext, job: str) -> dg.SkipReason | None:

@@ -1,9 +1,22 @@
 """What happens on a condition."""
 
+from sensors.board_watch import board_watch
 from sensors.duplicate_firings import duplicate_firings
 from sensors.missed_windows import missed_windows
+from sensors.outbox_relay import outbox_relay, redrive_outbox_job, relay_outbox_job
+from sensors.outbox_watch import outbox_watch
 from sensors.stale_claims import stale_claims
 
-SENSORS = [duplicate_firings, missed_windows, stale_claims]
+SENSORS = [board_watch, duplicate_firings, missed_windows, outbox_relay, outbox_watch, stale_claims]
 
-__all__ = ["SENSORS", "duplicate_firings", "missed_windows", "stale_claims"]
+__all__ = [
+    "SENSORS",
+    "board_watch",
+    "duplicate_firings",
+    "missed_windows",
+    "outbox_relay",
+    "outbox_watch",
+    "redrive_outbox_job",
+    "relay_outbox_job",
+    "stale_claims",
+]

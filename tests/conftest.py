@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
 import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from tests.end_to_end.browser import installed
+from tests.provider import Provider
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.migrate import migrate
@@ -29,11 +31,14 @@ TEMPLATE = "template_ticketflow"
 for variable in [name for name in os.environ if name.startswith(("TICKETFLOW_", "DAGSTER_", "PG"))]:
     del os.environ[variable]
 os.environ["TICKETFLOW_FIRST_MONTH"] = "2014-10"
+# One seed for the whole run, however many processes share it.
+os.environ.setdefault("CHAOS_SEED", str(random.randrange(10**6)))
 
 
 def pytest_report_header() -> str:
     absent = {"Postgres 15": "postgres15" not in SERVERS, "Chromium": installed() is None}
-    return f"servers under test: {', '.join(SERVERS)}" + "".join(f"; no {name} here" for name in absent if absent[name])
+    here = f"servers under test: {', '.join(SERVERS)}; CHAOS_SEED={os.environ['CHAOS_SEED']}"
+    return here + "".join(f"; no {name} here" for name in absent if absent[name])
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,6 +87,21 @@ def engine(url: URL) -> Iterator[Engine]:
     engine = connect_engine(url, f"pytest {os.getpid()}", connections=20)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture
+def start_provider(tmp_path: Path) -> Iterator[Callable[..., Provider]]:
+    """Starts payment providers, each with books of its own; they are gone in the end."""
+    started: list[Provider] = []
+
+    def start(**options: float) -> Provider:
+        started.append(Provider(tmp_path / f"provider-{len(started)}.jsonl", **options))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for provider in started:
+        provider.kill()
 
 
 @pytest.fixture(autouse=True)

@@ -63,6 +63,7 @@ def take(engine: Engine, which: str = "true") -> None:
         engine,
         f"""
         UPDATE outbox_event SET state = 'INFLIGHT', owner = 'test', attempts = attempts + 1,
+            first_attempt_at = coalesce(first_attempt_at, clock_timestamp()),
             lease_until = clock_timestamp() + interval '1 minute'
         WHERE {which}
         """,

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home
 from ticketflow_orch import cli, databases
+from ticketflow_orch.cli.session import database
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.settings import settings
 
 DEMO = ("demo", "--organizations", "40", "--months", "3")
@@ -28,23 +32,57 @@ def demo(scratch: Path) -> Iterator[Result]:
         yield invoke(*DEMO)
 
 
-def test_the_demo_settles_every_month_and_prints_the_statement(demo: Result) -> None:
+def test_the_demo_settles_closes_pays_and_states_and_says_where_to_look(demo: Result) -> None:
     assert demo.exit_code == 0
     for part in (
         "2026-01 settled:",
         "2026-03 settled:",
-        "Settled, by month and currency",
+        "Net, by month and currency",
         "Top organizations",
+        "2026-01 to 2026-03 closed, with ",
+        "2026-01 to 2026-03 paid: ",
+        "2026-03 stated: ",
+        "nothing has left this machine",
+        "Statement of ",
         "make ui",
     ):
         assert part in demo.stdout
 
 
+def test_the_demo_requests_every_payout_and_writes_it_to_the_file_that_it_names(demo: Result) -> None:
+    with database("test") as engine, engine.connect() as connection:
+        asked = connection.execute(text("SELECT count(*) FROM payout WHERE state = 'REQUESTED'")).scalar_one()
+    events = [json.loads(line) for line in (settings().home / "outbox.jsonl").read_text("utf-8").splitlines()]
+    assert asked > 0
+    assert sum(event["event_type"] == "PayoutRequested" for event in events) == asked
+    assert f"{len(events):,} events for the outside world are in" in demo.stdout
+
+
+def test_the_statement_that_the_demo_prints_is_where_it_says(demo: Result) -> None:
+    (address,) = (line for line in demo.stdout.splitlines() if line.endswith(".html"))
+    assert "Closing balance" in Path(address).read_text("utf-8")
+
+
 def test_the_demo_repeated_changes_nothing_and_says_so(demo: Result) -> None:
+    told = (settings().home / "outbox.jsonl").read_bytes()
     again = invoke(*DEMO)
     assert again.exit_code == demo.exit_code == 0
-    assert "3 months: 0 new rows, 0 adjusted." in again.stdout
     assert "this run changed nothing" in again.stdout
+    assert "settled:" not in again.stdout
+    assert (settings().home / "outbox.jsonl").read_bytes() == told
+
+
+def test_the_demo_pays_nobody_where_destinations_are_real(
+    demo: Result, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TICKETFLOW_DELIVERY", "delivery.toml")
+    settings.cache_clear()
+    try:
+        with pytest.raises(InputError, match=r"TICKETFLOW_DELIVERY=delivery\.toml names real destinations"):
+            invoke(*DEMO)
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()
 
 
 def test_a_range_of_months_is_settled_one_by_one(demo: Result) -> None:
@@ -58,9 +96,9 @@ def test_status_shows_each_month(demo: Result) -> None:
     status = invoke("status")
     assert status.exit_code == 0
     assert [line.split()[:2] for line in status.stdout.splitlines()[1:4]] == [
-        ["2026-01", "SETTLED"],
-        ["2026-02", "SETTLED"],
-        ["2026-03", "SETTLED"],
+        ["2026-01", "CLOSED"],
+        ["2026-02", "CLOSED"],
+        ["2026-03", "CLOSED"],
     ]
 
 

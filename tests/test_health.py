@@ -9,21 +9,23 @@ from typing import Any
 import pytest
 
 from tests.rows import instant
+from ticketflow_orch.ages import written_out
 from ticketflow_orch.executions import Execution
-from ticketflow_orch.health import problems, written_out
+from ticketflow_orch.health import problems
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox_backlog import Backlog
 from ticketflow_orch.situation import Situation
 
 NOW = instant("2026-06-02T12:00")
 WELL = Situation(
     business_now=NOW, database_now=NOW, clock_difference=0.2, firings=(), effects=(), undelivered=(),
-    delivered=(), last_success={}, due_since={}, outbox_due_since=None, unsettled=(), parked=0, stale=(), stuck=0,
-    without_ticket=0,
+    delivered=(), last_success={}, due_since={}, outbox=Backlog(NOW, None, 0, 0, 0, 0), unsettled=(), parked=0,
+    stale=(), stuck=0, without_ticket=0,
 )  # fmt: skip
 
 
 def found(**changes: Any) -> list[str]:
-    return list(problems(replace(WELL, **changes), "Europe/Madrid"))
+    return list(problems(replace(WELL, **changes), "Europe/Madrid", timedelta(minutes=15)))
 
 
 def test_where_all_is_well_nothing_is_said() -> None:
@@ -66,9 +68,16 @@ def test_december_is_due_in_the_year_after() -> None:
 
 
 def test_an_event_that_waits_for_long_in_the_outbox_is_a_problem() -> None:
-    assert found(outbox_due_since=NOW - timedelta(minutes=15)) == []
-    assert found(outbox_due_since=NOW - timedelta(minutes=16)) == [
-        "outbox: the oldest event has been due for 16 min 0 s; is the relay running?"
+    waiting = WELL.outbox
+    assert found(outbox=replace(waiting, due_since=NOW - timedelta(minutes=15))) == []
+    [line] = found(outbox=replace(waiting, due_since=NOW - timedelta(minutes=16)))
+    assert line.startswith("outbox: the oldest event has been due for 16 min 0 s; is the relay running")
+
+
+def test_events_that_wait_for_a_person_are_a_problem_unless_a_person_holds_them() -> None:
+    assert found(outbox=replace(WELL.outbox, dead=1, in_doubt=2000, held=3)) == [
+        "outbox: 1 event is DEAD; redrive or resolve what `ticketflow outbox list --state dead` shows.",
+        "outbox: 2,000 events are IN_DOUBT; resolve what `ticketflow outbox list --state in_doubt` shows.",
     ]
 
 

@@ -37,7 +37,7 @@ def window(engine: Engine, job: str, ago: timedelta, result: dict[str, Any]) -> 
 def test_nothing_is_known_of_a_fresh_database_but_its_clock(engine: Engine) -> None:
     fresh = situation(engine)
     assert (fresh.firings, fresh.effects, fresh.undelivered, fresh.delivered) == ((), (), (), ())
-    assert (fresh.last_success, fresh.due_since, fresh.outbox_due_since) == ({}, {}, None)
+    assert (fresh.last_success, fresh.due_since, fresh.outbox.due_since) == ({}, {}, None)
     assert (fresh.unsettled, fresh.parked, fresh.stale, fresh.stuck, fresh.without_ticket) == ((), 0, (), 0, 0)
     assert abs(fresh.clock_difference) < 1
     assert abs((fresh.database_now - fresh.business_now).total_seconds()) < 5
@@ -96,7 +96,7 @@ def test_the_outbox_is_counted_by_type_and_state_and_aged_by_what_has_waited_lon
         Counted(("ReservationExpired", "INFLIGHT"), 1),
     )
     assert seen.delivered == (Counted(("ReservationExpired",), 1),)
-    assert seen.outbox_due_since == instant("2026-05-02T00:00")
+    assert seen.outbox.due_since == instant("2026-05-02T00:00")
 
 
 def test_due_work_is_aged_from_when_its_rules_make_it_due(engine: Engine) -> None:

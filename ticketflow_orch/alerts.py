@@ -12,6 +12,9 @@ from sqlalchemy import Connection, text
 from ticketflow_orch import outbox
 from ticketflow_orch.outbox import OutboxEvent, Publish
 
+# The aggregate type of all alerts.
+ALERT = "alert"
+
 
 @dataclass(frozen=True, slots=True)
 class Alert:
@@ -30,5 +33,5 @@ def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Pub
     ).rowcount
     if fresh:
         name = f"{alert.kind} {alert.key}"
-        publish(connection, OutboxEvent("alert", name, alert.kind, alert.payload, name, now))
+        publish(connection, OutboxEvent(ALERT, name, alert.kind, alert.payload, name, now))
     return fresh == 1

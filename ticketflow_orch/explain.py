@@ -1,4 +1,4 @@
-"""Why an organization's month came to what it came to: lines by rate, the movements behind them, what was posted."""
+"""Why an organization's month came to what it came to: lines by rate, movements, what was posted, what is owed."""
 
 from __future__ import annotations
 
@@ -64,8 +64,26 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class Balance:
+    """What the closed books of the month say in one currency, in minor units; `paid`: the state of the payout."""
+
+    currency: str
+    exponent: int
+    opening: int
+    net: int
+    returned: int
+    due: int
+    payable: int
+    closing: int
+    paid: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything about one organization and month. `lines` are all that is known by now, late movements included."""
+    """Everything about one organization and month. `lines` are all that is known by now, late movements included.
+
+    `balances` are there when the month is closed and the organization is not parked.
+    """
 
     external_ref: str
     name: str
@@ -78,6 +96,7 @@ class Explanation:
     lines: tuple[Line, ...]
     movements: tuple[Movement, ...]
     entries: tuple[Entry, ...]
+    balances: tuple[Balance, ...]
 
 
 def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
@@ -115,7 +134,20 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         lines=tuple(Line(*row) for row in lines),
         movements=tuple(Movement(*row) for row in movements),
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
+        balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
     )
+
+
+def last_settled(connection: Connection) -> Month:
+    """The last month that is settled, closed or not: the one that people ask about first.
+
+    Raises:
+        InputError: there is none.
+    """
+    day = connection.execute(text("SELECT max(month) FROM settlement_period WHERE state <> 'OPEN'")).scalar_one()
+    if day is None:
+        raise InputError("No month is settled yet; name the one to explain, such as 2026-03.")
+    return Month.of_day(day)
 
 
 def _window(connection: Connection, month: Month, timezone: str) -> Window:
@@ -136,8 +168,9 @@ _STATE = text("""
     SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
         (SELECT max(cutoff) FROM settlement_pass JOIN settlement_chunk USING (month, pass)
             WHERE origin_month = :month AND settlement_pass.state = 'DONE') AS cutoff,
-        (SELECT coalesce(error, reason) FROM parked_organization
-            WHERE organization_id = :organization_id AND month = :month AND resolved_at IS NULL) AS parked
+        (SELECT string_agg(coalesce(error, reason), '; ') FROM parked_organization
+            WHERE organization_id = :organization_id AND resolved_at IS NULL
+                AND (month = :month OR (month < :month AND reason IS NOT NULL))) AS parked
 """)
 
 _LINES = text(f"""
@@ -166,4 +199,13 @@ _ENTRIES = text(f"""
     FROM ledger_entry AS entry JOIN currency ON code = entry.currency
     WHERE organization_id = :organization_id AND origin_month = :month
     ORDER BY month, entry.currency, sequence
+""")
+
+_BALANCES = text("""
+    SELECT balance.currency, exponent, opening, net, returned, due, payable, closing, payout.state
+    FROM organization_balance AS balance
+    JOIN currency ON code = balance.currency
+    LEFT JOIN payout USING (organization_id, currency, month)
+    WHERE balance.organization_id = :organization_id AND balance.month = :month
+    ORDER BY balance.currency
 """)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
+from ticketflow_orch.ages import written_out
 from ticketflow_orch.months import Month, day_window
+from ticketflow_orch.outbox_backlog import faults
 from ticketflow_orch.situation import Situation
 
 # How long work may be due: three intervals of its schedule.
@@ -17,13 +19,15 @@ LONGEST_DUE = {
     "expire_reservations": timedelta(minutes=3),
     "send_reminders": timedelta(minutes=45),
 }
-LONGEST_OUTBOX = timedelta(minutes=15)
 LARGEST_CLOCK_DIFFERENCE = 5.0  # seconds
 LAST_SETTLEMENT_DAY = 3
 
 
-def problems(situation: Situation, business_timezone: str) -> Iterator[str]:
-    """One line for each thing that is wrong in `situation`, naming the value and what to look at."""
+def problems(situation: Situation, business_timezone: str, outbox_late: timedelta) -> Iterator[str]:
+    """One line for each thing that is wrong in `situation`, naming the value and what to look at.
+
+    `outbox_late`: for how long an event may be due for delivery.
+    """
     for job, since in sorted(situation.due_since.items()):
         age = situation.business_now - since
         if age > LONGEST_DUE[job]:
@@ -36,29 +40,14 @@ def problems(situation: Situation, business_timezone: str) -> Iterator[str]:
     for month in situation.unsettled:
         if situation.business_now >= _deadline(month, business_timezone):
             yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
-    if situation.outbox_due_since is not None:
-        age = situation.database_now - situation.outbox_due_since
-        if age > LONGEST_OUTBOX:
-            yield f"outbox: the oldest event has been due for {written_out(age)}; is the relay running?"
+    for fault in faults(situation.outbox, outbox_late):
+        yield f"outbox: {fault}"
     if abs(situation.clock_difference) > LARGEST_CLOCK_DIFFERENCE:
         direction = "ahead of" if situation.clock_difference > 0 else "behind"
         yield (
             f"clock: this host is {abs(situation.clock_difference):.1f} s {direction} the database; "
             "check the time synchronization of both."
         )
-
-
-def written_out(age: timedelta) -> str:
-    """`age` in its two largest units: "3 d 4 h", "12 min 5 s"."""
-    seconds = round(age.total_seconds())
-    parts = [
-        (seconds // 86_400, "d"),
-        (seconds // 3_600 % 24, "h"),
-        (seconds // 60 % 60, "min"),
-        (seconds % 60, "s"),
-    ]
-    first = next((place for place, (count, _) in enumerate(parts) if count), len(parts) - 1)
-    return " ".join(f"{count} {unit}" for count, unit in parts[first : first + 2])
 
 
 def _deadline(month: Month, business_timezone: str) -> datetime:

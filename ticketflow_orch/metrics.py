@@ -58,7 +58,11 @@ def families(situation: Situation) -> Iterator[GaugeMetricFamily]:
     )
     yield _counts("outbox_delivered_24h", "Events delivered in the last 24 hours.", "event_type", situation.delivered)
     for name, meaning, value in (
-        ("outbox_oldest_due_seconds", "For how long the oldest event has been due for delivery.", _age(situation)),
+        (
+            "outbox_oldest_due_seconds",
+            "For how long the oldest event has been due for delivery.",
+            round(situation.outbox.oldest_age, 3),
+        ),
         ("months_unsettled", "Months that are over in every zone and not settled.", len(situation.unsettled)),
         ("organizations_parked", "Organizations that a settlement had to leave out.", situation.parked),
         ("claims_stale", "Claims whose holder let the lease run out.", len(situation.stale)),
@@ -77,12 +81,6 @@ def families(situation: Situation) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
         family.add_metric([], value)
         yield family
-
-
-def _age(situation: Situation) -> float:
-    if situation.outbox_due_since is None:
-        return 0
-    return max(0, (situation.database_now - situation.outbox_due_since).total_seconds())
 
 
 def _counts(name: str, meaning: str, labels: str, counted: tuple[Counted, ...]) -> GaugeMetricFamily:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import timedelta
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +39,18 @@ def _seconds(value: object) -> object:
 def _longer_than_a_month(value: timedelta) -> timedelta:
     if value < timedelta(days=40):
         raise ValueError("keep records for P40D or longer, since a monthly window is judged by its firing")
+    return value
+
+
+def _sender(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", value) is None:
+        raise ValueError("write an e-mail address, such as tickets@example.com")
+    return value
+
+
+def _locale(value: str) -> str:
+    if re.fullmatch(r"[A-Za-z]{2,3}([_-][A-Za-z0-9]+)*", value) is None:
+        raise ValueError("write a locale, such as es or en_GB")
     return value
 
 
@@ -84,6 +97,9 @@ class Settings(BaseSettings):
         60, gt=0, description="Seconds a settlement waits for transactions that were writing movements at its cutoff."
     )
     parked_limit: int = Field(100, ge=0, description="Organizations a pass may park before it gives up.")
+    auto_close: bool = Field(
+        True, description="Whether the schedule closes settled months whose checks are green; else people do."
+    )
     closing_grace: Length = Field(timedelta(0), description="How long after its end an event is closed.")
     expiry_delay: Length = Field(
         timedelta(0), description="How long after its time a reservation expires: for payments that come offline."
@@ -97,8 +113,41 @@ class Settings(BaseSettings):
     reminder_quiet: Length = Field(
         timedelta(hours=2), description="How long after buying nobody is reminded of what they have just bought."
     )
+    payouts_from: Annotated[str, AfterValidator(_month_key)] | None = Field(
+        None, description="YYYY-MM; the first month that is paid out by us. Unset: nobody is paid."
+    )
+    payout_review_factor: Decimal = Field(
+        Decimal(3),
+        gt=0,
+        description="A month's payouts of a currency wait for a person above this many times the greatest of the last.",
+    )
+    payout_review_first: bool = Field(
+        False, description="Whether the first payouts of a currency, which have nothing to compare with, wait too."
+    )
     mail_from: AwareDatetime | None = Field(
         None, description="ISO instant with offset; what was due before it is loaded history and mails nobody."
+    )
+    mail_sender: Annotated[str, AfterValidator(_sender)] = Field(
+        "tickets@localhost", description="Address that mails come from; its domain names them too."
+    )
+    mail_locale: Annotated[str, AfterValidator(_locale)] = Field(
+        "en", description="Locale of mails and statements for organizations that have none, such as es or en_GB."
+    )
+    statements_place: str | None = Field(
+        None,
+        description="Folder or URL (s3://bucket/statements) where statements are put; unset: <home>/statements.",
+    )
+    delivery: Path | None = Field(
+        None, description="TOML file of destinations and routes; unset: events are written to <home>/outbox.jsonl."
+    )
+    watch_interval: Lead = Field(
+        timedelta(minutes=5), description="How often it is asked whether windows were missed or work is overdue."
+    )
+    relay_budget: Lead = Field(
+        timedelta(seconds=50), description="How long a run of the relay goes on beginning deliveries."
+    )
+    outbox_late: Lead = Field(
+        timedelta(minutes=15), description="How long an event may be due for delivery before that is a problem."
     )
     runs_kept: Lead = Field(
         timedelta(days=14), description="How long Dagster keeps ended runs of scheduled ops; those of months stay."

@@ -17,6 +17,7 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.executions import Execution, stale_claims
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox_backlog import Backlog, read_backlog
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
@@ -53,7 +54,7 @@ class Situation:
     delivered: tuple[Counted, ...]
     last_success: Mapping[str, datetime]
     due_since: Mapping[str, datetime]
-    outbox_due_since: datetime | None
+    outbox: Backlog
     unsettled: tuple[Month, ...]
     parked: int
     stale: tuple[Execution, ...]
@@ -80,7 +81,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             delivered=_counted(connection, DELIVERED, since=since),
             last_success=_last_success(connection),
             due_since=_due_since(connection, settings, now),
-            outbox_due_since=connection.execute(text(OUTBOX_DUE)).scalar_one(),
+            outbox=read_backlog(connection),
             unsettled=due_months(connection, now, Month.parse(settings.first_month)),
             parked=connection.execute(text(PARKED)).scalar_one(),
             stale=stale_claims(connection),
@@ -173,7 +174,5 @@ DELIVERED = """
     WHERE state = 'DELIVERED' AND ended_at >= CAST(:since AS timestamptz)
     GROUP BY event_type ORDER BY event_type
 """
-
-OUTBOX_DUE = "SELECT min(available_at) FROM outbox_event WHERE available_at IS NOT NULL"
 
 PARKED = "SELECT count(*) FROM parked_organization WHERE resolved_at IS NULL"

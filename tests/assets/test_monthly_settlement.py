@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -11,6 +12,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from assets import SETTLEMENT_CHECKS, monthly_settlement
+from assets.settlement_metadata import LATE_ROWS
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import tamper
@@ -122,3 +124,53 @@ def test_a_run_that_the_schedule_asked_for_is_on_record_as_a_start_of_its_window
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT job, scheduled_for, partition, outcome FROM job_firing")).all()
     assert [tuple(row) for row in rows] == [("monthly_settlement", instant("2026-04-02T03:00"), "2026-03", "ACCEPTED")]
+
+
+def test_what_came_late_is_a_table_of_the_run(engine: Engine, url: URL, instance: dg.DagsterInstance) -> None:
+    organizations = [add_organization(engine) for _ in range(LATE_ROWS + 2)]
+    materialize(url, instance, "2026-03")
+    add_movement(engine, organizations[0], 100_000, "2026-03-10T10:00")
+    for organization in organizations:
+        add_movement(engine, organization, 100, "2026-03-10T10:00")
+    result = materialize(url, instance, "2026-03")
+    metadata = result.asset_materializations_for_node("monthly_settlement")[0].metadata
+    assert len(metadata["came late"].value.records) == LATE_ROWS
+    assert dict(metadata["came late"].value.records[0].data)["difference"] == "880.88"
+    assert metadata["came late, not listed"].value == 2
+    again = materialize(url, instance, "2026-03")
+    assert "came late" not in again.asset_materializations_for_node("monthly_settlement")[0].metadata
+
+
+def test_a_dry_run_is_an_observation_that_leaves_the_month_as_unsettled_as_it_was(
+    engine: Engine, url: URL, instance: dg.DagsterInstance, tmp_path: Path
+) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100_000, "2026-03-10T10:00")
+    add_organization(engine)
+    dry = {"dry_run": True, "dry_run_file": str(tmp_path / "march.csv")}
+    config = {"ops": {"monthly_settlement": {"config": dry}}}
+    result = materialize(url, instance, "2026-03", run_config=config)
+    assert result.success
+    assert result.asset_materializations_for_node("monthly_settlement") == []
+    assert result.get_asset_check_evaluations() == []
+    assert instance.get_materialized_partitions(monthly_settlement.key) == set()
+    [observation] = result.asset_observations_for_node("monthly_settlement")
+    assert observation.partition == "2026-03"
+    assert str(observation.metadata["summary"].value).startswith("**Dry run: nothing was posted.** In 2026-03")
+    assert dict(observation.metadata["would be posted"].value.records[0].data)["settlements"] == 2
+    assert len((tmp_path / "march.csv").read_text("utf-8").splitlines()) == 3
+    with engine.connect() as connection:
+        for table in ("ledger_entry", "settlement_period", "settlement_pass", "settlement_window", "job_firing"):
+            assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
+    assert materialize(url, instance, "2026-03").success
+    assert instance.get_materialized_partitions(monthly_settlement.key) == {"2026-03"}
+
+
+def test_a_dry_run_of_a_month_that_is_not_over_is_refused_like_a_settlement(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_organization(engine)
+    config = {"ops": {"monthly_settlement": {"config": {"dry_run": True}}}}
+    result = materialize(url, instance, "2026-03", now="2026-03-15T10:00:00Z", run_config=config)
+    assert not result.success
+    assert failure_of(result).startswith("2026-03 is not over in Europe/Madrid")

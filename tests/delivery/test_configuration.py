@@ -53,7 +53,7 @@ attempts = 20
 in_doubt = "look_up"
 remembers = "PT24H"
 
-[routes.ReservationReminder]
+[routes.ReminderDue]
 destination = "mail"
 in_doubt = "resend"
 when_dead = "skip"
@@ -97,7 +97,7 @@ def test_each_event_type_has_its_route(read: Read) -> None:
         remembers=timedelta(hours=24),
         limit=timedelta(seconds=30),
     )
-    assert delivery.route("ReservationReminder") == Route(
+    assert delivery.route("ReminderDue") == Route(
         destination="mail",
         attempts=12,
         when_dead="skip",
@@ -119,7 +119,7 @@ def test_each_event_type_has_its_route(read: Read) -> None:
 def test_a_destination_knows_the_types_that_are_named_for_it(read: Read) -> None:
     delivery = read(WHOLE)
     assert delivery.destinations == {"partners", "payments", "mail", "log"}
-    assert delivery.types_of("mail") == {"ReservationReminder"}
+    assert delivery.types_of("mail") == {"ReminderDue"}
     assert delivery.types_of("partners") == set()
 
 
@@ -155,7 +155,7 @@ def test_a_path_is_relative_to_the_home(read: Read, tmp_path: Path) -> None:
 
 def test_what_a_receiver_remembers_can_be_said_otherwise(read: Read) -> None:
     assert (
-        read(WHOLE.replace('"resend"', '"resend"\nremembers = "forever"')).route("ReservationReminder").remembers
+        read(WHOLE.replace('"resend"', '"resend"\nremembers = "forever"')).route("ReminderDue").remembers
         is None
     )
     assert read(WHOLE.replace('"PT24H"', "0")).route("PayoutRequested").remembers == timedelta(0)
@@ -186,14 +186,14 @@ HOOK = "destinations.partners"
         ('path = "sent', 'file = "sent', "destinations.log.file is no option; correct its name or leave it out."),
         ('destination = "log"', 'destination = "lag"', "routes.MonthSettled.destination = 'lag' is no destination; "),
         ("attempts = 20", "attempts = 0", "routes.PayoutRequested.attempts = 0 is refused: "),
-        ('"skip"', '"drop"', "routes.ReservationReminder.when_dead = 'drop' is refused: "),
+        ('"skip"', '"drop"', "routes.ReminderDue.when_dead = 'drop' is refused: "),
         ('"PT24H"', '"a day"', "routes.PayoutRequested.remembers = 'a day' is refused: write a length"),
         ('"PT30S"', '"PT2H"', "destinations.payments.deadline = 'PT2H' is refused: "),
         ('"PT30S"', "0", "destinations.payments.deadline = 0 is refused: "),
         (
             'in_doubt = "resend"',
             'in_doubt = "look_up"',
-            "routes.ReservationReminder.in_doubt = 'look_up' cannot be done; ",
+            "routes.ReminderDue.in_doubt = 'look_up' cannot be done; ",
         ),
         ("look_up_url", "# look_up_url", "routes.PayoutRequested.in_doubt = 'look_up' cannot be done; payments would"),
         ("https://hooks", "http://hooks", f"{HOOK} is refused: use https, or say allow_private = true"),

@@ -25,12 +25,12 @@ class Office:
         """The run that the schedule requests when it is `at`, or why it skips."""
         resources = self._resources(at)
         definition = next(one for one in SCHEDULES if one.name == schedule)
-        context = dg.build_schedule_context(
+        with dg.build_schedule_context(
             instance=self.instance,
             scheduled_execution_time=at,
             resources={name: resources[name] for name in definition.required_resource_keys},
-        )
-        data = definition.evaluate_tick(context)
+        ) as context:
+            data = definition.evaluate_tick(context)
         return data.skip_message or (data.run_requests or [])[0]
 
     def run(self, job: str, at: datetime, tick: datetime | None = None, **tags: str) -> dict[str, Any]:

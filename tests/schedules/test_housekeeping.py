@@ -16,7 +16,7 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from sqlalchemy import Engine, event, text
 from sqlalchemy.engine import URL
 
-from resources import DatabaseResource
+from resources import ClockResource, DatabaseResource
 from schedules.expire_reservations import expire_reservations_job
 from schedules.housekeeping import PRUNED_JOBS, clean_up, delete_ended_runs, housekeeping_job, housekeeping_schedule
 from schedules.settlement import monthly_settlement_job
@@ -208,7 +208,9 @@ def test_the_job_deletes_what_is_old_once_a_window_and_shows_how_much(
     window = {"ticketflow/scheduled_for": "2026-06-02T04:00:00+00:00"}
     shown = []
     for _ in range(2):
-        result = housekeeping_job.execute_in_process(instance=instance, resources={"database": database}, tags=window)
+        result = housekeeping_job.execute_in_process(
+            instance=instance, resources={"database": database, "clock": ClockResource()}, tags=window
+        )
         [done] = [one for one in result.all_events if one.is_successful_output]
         shown.append({name: value.value for name, value in done.step_output_data.metadata.items()})
 

@@ -28,13 +28,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def tick(url: URL, instance: dg.DagsterInstance, at: str) -> list[str] | str:
     """The months that the schedule requests at `at`, or why it skips."""
     database = DatabaseResource(url=url.render_as_string(hide_password=False))
-    context = dg.build_schedule_context(
+    with dg.build_schedule_context(
         instance=instance,
         scheduled_execution_time=instant(at),
         resources={"database": database},
         repository_def=build_definitions({"database": database}).get_repository_def(),
-    )
-    data = settlement_schedule.evaluate_tick(context)
+    ) as context:
+        data = settlement_schedule.evaluate_tick(context)
     return data.skip_message or [request.partition_key or "" for request in data.run_requests or ()]
 
 

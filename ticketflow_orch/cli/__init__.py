@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli import (
+    books,
     claims,
     db,
     demo,
@@ -22,10 +23,15 @@ from ticketflow_orch.cli import (
     explain,
     health,
     importing,
+    late,
     metrics,
     migrate,
+    outbox,
+    parking,
+    payouts,
     reservations,
     settle,
+    statement,
     status,
     ui,
 )
@@ -47,8 +53,14 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("ui")(ui.ui)
 app.command("settle")(settle.settle)
+app.command("close")(books.close)
+app.command("books")(books.books)
+app.command("late")(late.late)
+app.command("park")(parking.park)
+app.command("unpark")(parking.unpark)
 app.command("status")(status.status)
 app.command("explain")(explain.explain)
+app.command("statement")(statement.statement)
 app.command("effects")(effects.effects)
 app.command("doctor")(doctor.doctor)
 app.command("health")(health.health)
@@ -56,8 +68,10 @@ app.command("metrics")(metrics.metrics)
 app.command("import")(importing.import_)
 app.command("migrate")(migrate.migrate)
 app.command("env")(env.env)
+app.add_typer(payouts.app, name="payouts")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(claims.app, name="claims")
+app.add_typer(outbox.app, name="outbox")
 app.add_typer(db.app, name="db")
 
 

@@ -1,4 +1,4 @@
-"""`ticketflow explain`: one organization's month, from movements to ledger."""
+"""`ticketflow explain`: one organization's month, from movements to ledger and balance."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def show(explanation: Explanation) -> None:
         ("Lines by rate", _lines(explanation)),
         ("Movements", _movements(explanation)),
         ("Ledger entries about this month", _entries(explanation)),
+        ("Balance", _balances(explanation)),
     ):
         out.print(f"\n[bold]{title}[/bold]")
         out.print(table if table.row_count else "none")
@@ -103,4 +104,15 @@ def _entries(explanation: Explanation) -> Table:
             entry.currency,
             *(written_out(getattr(entry, name), entry.exponent) for name in names),
         )
+    return table
+
+
+def _balances(explanation: Explanation) -> Table:
+    from ticketflow_orch.money import written_out
+
+    names = ("opening", "net", "returned", "due", "payable", "closing")
+    table = _table("currency", "payout", *names, numbers=len(names))
+    for balance in explanation.balances:
+        amounts = (written_out(getattr(balance, name), balance.exponent) for name in names)
+        table.add_row(balance.currency, (balance.paid or "none").lower().replace("_", " "), *amounts)
     return table

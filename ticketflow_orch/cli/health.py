@@ -88,7 +88,7 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     from ticketflow_orch.health import problems
     from ticketflow_orch.situation import read_situation
 
-    yield from problems(read_situation(engine, settings), settings.business_timezone)
+    yield from problems(read_situation(engine, settings), settings.business_timezone, settings.outbox_late)
 
 
 def _dagster(databases: Databases, settings: Settings, engine: Engine | None) -> Iterator[str]:

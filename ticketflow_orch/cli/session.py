@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def database(command: str) -> Iterator[Engine]:
+def database(command: str, connections: int = 5) -> Iterator[Engine]:
     """An engine on TicketFlow's database at the current schema, for as long as `command` runs.
 
     On the embedded server a schema that is behind is brought up to date, since nobody else would do it; elsewhere
@@ -28,7 +28,7 @@ def database(command: str) -> Iterator[Engine]:
     with serving(settings()) as databases:
         if databases.embedded is not None:
             migrate(databases.ticketflow)
-        engine = connect_engine(databases.ticketflow, f"ticketflow {command}")
+        engine = connect_engine(databases.ticketflow, f"ticketflow {command}", connections=connections)
         try:
             require_current_schema(engine)
             yield engine

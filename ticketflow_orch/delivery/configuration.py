@@ -20,12 +20,12 @@ from ticketflow_orch.delivery.destinations import (
     FileDestination,
     SmtpDestination,
     WebhookDestination,
+    WebhookSecrets,
     smtp_password,
     webhook_secrets,
 )
 from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
-from ticketflow_orch.delivery.webhook import WebhookTransport
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.settings import Length, Settings
 
@@ -182,10 +182,17 @@ def _maker(
     destination: WebhookDestination | SmtpDestination | FileDestination, home: Path, environment: Mapping[str, str]
 ) -> Callable[[], Transport]:
     if isinstance(destination, WebhookDestination):
-        return partial(WebhookTransport, destination, webhook_secrets(destination, environment))
+        return partial(_webhook, destination, webhook_secrets(destination, environment))
     if isinstance(destination, SmtpDestination):
         return partial(SmtpTransport, destination, smtp_password(destination, environment))
     return partial(FileTransport, home / destination.path)
+
+
+def _webhook(destination: WebhookDestination, secrets: WebhookSecrets) -> Transport:
+    # Every run reads the configuration, and few speak HTTP.
+    from ticketflow_orch.delivery.webhook import WebhookTransport
+
+    return WebhookTransport(destination, secrets)
 
 
 def _sentence(fault: ErrorDetails) -> str:

@@ -2,6 +2,8 @@
 
 `content` is what a statement holds and when it adds up, `reading` gets it from the database, `page` and `tables` are
 its forms, `place` is where files are put, `writing` makes those of a month, `mailing` queues the mails.
+
+What writes is imported where it writes: every run loads this package, and few need what pages and tables are made with.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
 
@@ -21,7 +24,9 @@ from ticketflow_orch.statements.content import UnbalancedStatementError
 from ticketflow_orch.statements.mailing import queue_mails
 from ticketflow_orch.statements.place import Place
 from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
-from ticketflow_orch.statements.writing import CSV, PARQUET, CurrencyTotal, PageWriter, page_parts, write_month
+
+if TYPE_CHECKING:
+    from ticketflow_orch.statements.writing import CurrencyTotal
 
 __all__ = ["StatementOptions", "StatementsResult", "UnbalancedStatementError", "state_month", "write_statement"]
 
@@ -95,6 +100,8 @@ def state_month(
         InputError: the month is not closed; nothing is written.
         UnbalancedStatementError: a statement does not add up; the month is not stated.
     """
+    from ticketflow_orch.statements.writing import CSV, PARQUET, write_month
+
     started = time.monotonic()
     with engine.connect() as connection:
         _require_closed(connection, month)
@@ -129,6 +136,8 @@ def write_statement(
         InputError: there is no such organization, its month is not closed, or it has no statement for it.
         UnbalancedStatementError: a statement does not add up.
     """
+    from ticketflow_orch.statements.writing import PageWriter, page_parts
+
     with engine.connect() as connection:
         _require_closed(connection, month)
         organization = connection.execute(

@@ -9,8 +9,6 @@ from sqlalchemy import Connection, text
 from ticketflow_orch.audit import Breach, Finding
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements.place import Place
-from ticketflow_orch.statements.tables import totals_in
-from ticketflow_orch.statements.writing import PARQUET
 
 _AMOUNTS = ("net", "due", "payable", "closing")
 _EVERYBODY = "all"
@@ -32,6 +30,9 @@ def months_to_state(connection: Connection) -> tuple[Month, ...]:
 
 def statements_that_do_not_add_up(connection: Connection, month: Month, place: Place) -> Finding:
     """The currencies in which statements, ledger and balances of a stated month come to different sums."""
+    from ticketflow_orch.statements.tables import totals_in
+    from ticketflow_orch.statements.writing import PARQUET
+
     try:
         with place.reading(str(month), PARQUET) as file:
             stated = totals_in(file)

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import quote
 
-from upath import UPath
-
 from ticketflow_orch.errors import InputError
+
+if TYPE_CHECKING:
+    from upath import UPath
 
 _DRAFTS = ".drafts"
 _DRAFT_FORGOTTEN_AFTER = 24 * 60 * 60.0
@@ -46,6 +47,8 @@ class Place:
         """
         if "://" not in str(address):
             return cls(Path(address).absolute())
+        from upath import UPath
+
         try:
             root = UPath(str(address))
             file_system = root.fs
@@ -65,7 +68,7 @@ class Place:
 
         In object storage it is sent as one whole object.
         """
-        if isinstance(self.root, UPath):
+        if not isinstance(self.root, Path):
             target = self.root.joinpath(*parts)
             with tempfile.NamedTemporaryFile(prefix="statement-") as draft:
                 yield cast(BinaryIO, draft)
@@ -99,7 +102,7 @@ class Place:
 
     def remove_forgotten_drafts(self) -> None:
         """Remove what a run that was killed a day ago or longer has left half written."""
-        if isinstance(self.root, UPath):
+        if not isinstance(self.root, Path):
             return
         forgotten = time.time() - _DRAFT_FORGOTTEN_AFTER
         for draft in (self.root / _DRAFTS).glob("*"):

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ticketflow_orch.csv_cells import exact, plain
 from ticketflow_orch.months import zone
 from ticketflow_orch.statements.content import Movement, Statement
 
@@ -41,21 +42,8 @@ SCHEMA = pa.schema(
     ]
 )
 _ROWS_A_GROUP = 10_000
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 
 Row = tuple[Any, ...]
-
-
-def plain(text: str) -> str:
-    """`text` for a cell of a CSV file, with an apostrophe before what a spreadsheet would run as a formula."""
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
-
-
-def exact(minor_units: int, exponent: int) -> str:
-    """An amount in major units: a dot, all decimals of its currency, nothing between thousands."""
-    sign = "-" if minor_units < 0 else ""
-    whole, fraction = divmod(abs(minor_units), 10**exponent)
-    return f"{sign}{whole}" + (f".{fraction:0{exponent}d}" if exponent else "")
 
 
 class StatementTables:

@@ -1,0 +1,26 @@
+"""Where events go, as a resource."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from ticketflow_orch.delivery.configuration import Delivery, read_delivery
+from ticketflow_orch.settings import settings
+
+
+class DeliveryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """The routes and transports of the file that TICKETFLOW_DELIVERY names."""
+
+    @contextmanager
+    def opened(self) -> Iterator[Delivery]:
+        """The configuration as it is now; its transports are closed when the block ends.
+
+        Raises:
+            InputError: something in it is missing or wrong.
+        """
+        delivery = read_delivery(settings())
+        try:
+            yield delivery
+        finally:
+            delivery.close()

@@ -1,0 +1,176 @@
+"""What may have arrived is sent again, held or looked up, as its route says and its receiver remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import Engine, text
+
+from tests.relay.world import (
+    DELIVERED,
+    GONE,
+    REFUSED,
+    REJECTED,
+    UNKNOWN,
+    Receiver,
+    add,
+    alerts,
+    change,
+    delivery,
+    desert,
+    event,
+    run,
+    states,
+)
+from ticketflow_orch.delivery import Outcome
+from ticketflow_orch.relay import Backoff
+
+HOUR = timedelta(hours=1)
+
+
+def answers(*outcomes: Outcome) -> Receiver:
+    """A receiver that gives these answers, one an attempt."""
+    left: Iterator[Outcome] = iter(outcomes)
+    return Receiver(lambda _: next(left))
+
+
+def test_a_receiver_that_never_forgets_is_sent_a_doubtful_event_again(engine: Engine) -> None:
+    receiver = answers(UNKNOWN, DELIVERED)
+    add(engine, "a")
+    assert run(engine, delivery(receiver)).delivered == 1
+    assert [message.doubtful for message in receiver.sent] == [False, True]
+
+
+def test_within_the_time_that_a_receiver_remembers_a_doubtful_event_is_sent_again(engine: Engine) -> None:
+    receiver = answers(UNKNOWN, DELIVERED)
+    add(engine, "a")
+    assert run(engine, delivery(receiver, remembers=HOUR, in_doubt="hold")).delivered == 1
+    assert len(receiver.sent) == 2
+
+
+def doubtful(engine: Engine) -> None:
+    """An event that may have arrived two hours ago."""
+    add(engine, "a")
+    change(engine, "a", "doubtful_since = clock_timestamp() - interval '2 hours', attempts = 1")
+
+
+def test_what_was_forgotten_is_held_for_a_person_and_told(engine: Engine) -> None:
+    receiver = Receiver()
+    doubtful(engine)
+    assert run(engine, delivery(receiver, remembers=HOUR, in_doubt="hold")).in_doubt == 1
+    assert (states(engine), receiver.sent) == ({"a": "IN_DOUBT"}, [])
+    assert alerts(engine) == ["OutboxEventInDoubt"]
+
+
+def test_what_was_forgotten_is_sent_again_where_the_route_says_so(engine: Engine) -> None:
+    receiver = Receiver()
+    doubtful(engine)
+    assert run(engine, delivery(receiver, remembers=HOUR, in_doubt="resend")).delivered == 1
+    assert len(receiver.sent) == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "sent", "state"), [(DELIVERED, 0, "DELIVERED"), (REFUSED, 1, "DELIVERED"), (UNKNOWN, 0, "IN_DOUBT")]
+)
+def test_what_was_forgotten_is_looked_up_where_the_route_says_so(
+    engine: Engine, known: Outcome, sent: int, state: str
+) -> None:
+    receiver = Receiver(known=lambda _: known)
+    doubtful(engine)
+    run(engine, delivery(receiver, remembers=HOUR, in_doubt="look_up", attempts=4))
+    assert (len(receiver.sent), states(engine)) == (sent, {"a": state})
+    assert len(receiver.asked) == (3 if state == "IN_DOUBT" else 1)
+
+
+def test_mail_whose_answer_was_lost_is_in_doubt_at_once(engine: Engine) -> None:
+    receiver = answers(UNKNOWN)
+    add(engine, "a")
+    assert run(engine, delivery(receiver, remembers=timedelta(0), in_doubt="hold")).in_doubt == 1
+    assert event(engine, "a").doubtful_since is not None
+
+
+def test_a_process_that_went_away_after_the_step_leaves_a_doubt_and_before_it_none(engine: Engine) -> None:
+    mail = {"remembers": timedelta(0), "in_doubt": "hold"}
+    for name in ("before", "after"):
+        add(engine, name)
+        desert(engine, name)
+    change(engine, "after", "doubtful_since = clock_timestamp()")
+    receiver = Receiver()
+    run(engine, delivery(receiver, **mail))
+    assert states(engine) == {"before": "DELIVERED", "after": "IN_DOUBT"}
+    assert receiver.names == ["before"]
+
+
+def test_the_step_is_written_down_before_the_receiver_has_anything(engine: Engine) -> None:
+    seen: list[bool] = []
+
+    def look(_: object) -> Outcome:
+        seen.append(event(engine, "a").doubtful_since is not None)
+        return REFUSED
+
+    add(engine, "a")
+    later = Backoff(base=HOUR)
+    run(engine, delivery(Receiver(look), remembers=HOUR), backoff=later)
+    assert seen == [True]
+    # It said that it has not got it, so nothing is in doubt any more.
+    assert event(engine, "a").doubtful_since is None
+
+
+@pytest.mark.parametrize("answer", [REFUSED, REJECTED, GONE], ids=lambda outcome: outcome.verdict.value)
+def test_a_refusal_does_not_clear_the_doubt_of_an_earlier_attempt(engine: Engine, answer: Outcome) -> None:
+    add(engine, "a")
+    change(engine, "a", "doubtful_since = clock_timestamp(), attempts = 1")
+    run(engine, delivery(answers(answer), remembers=HOUR), backoff=Backoff(base=HOUR))
+    assert event(engine, "a").doubtful_since is not None
+
+
+def test_a_doubtful_event_whose_attempts_are_used_up_is_in_doubt_and_not_dead(engine: Engine) -> None:
+    add(engine, "a")
+    run(engine, delivery(answers(UNKNOWN, REFUSED), remembers=HOUR, attempts=2))
+    assert states(engine) == {"a": "IN_DOUBT"}
+
+
+def test_a_rejected_event_is_dead_and_told_once(engine: Engine) -> None:
+    add(engine, "a")
+    assert run(engine, delivery(Receiver(lambda _: REJECTED))).dead == 1
+    row = event(engine, "a")
+    assert (row.last_error, row.last_response, row.attempts) == (REJECTED.error, "400 no such thing", 1)
+    run(engine, delivery(Receiver()))
+    assert alerts(engine) == ["OutboxEventDead"]
+
+
+def test_an_alert_that_dies_is_told_by_no_alert(engine: Engine) -> None:
+    add(engine, "a")
+    to = delivery(Receiver(lambda _: REJECTED))
+    to = type(to)({}, to.routes["Told"], {"there": lambda: Receiver(lambda _: REJECTED)})
+    assert run(engine, to).dead == 2
+    assert alerts(engine) == ["OutboxEventDead"]
+
+
+@pytest.mark.parametrize(("when_dead", "second"), [("block", "PENDING"), ("skip", "DELIVERED")])
+def test_what_a_dead_event_does_to_its_aggregate_is_its_routes_to_say(
+    engine: Engine, when_dead: str, second: str
+) -> None:
+    add(engine, "first", aggregate="one")
+    add(engine, "second", aggregate="one")
+    receiver = Receiver(lambda message: REJECTED if message.payload["name"] == "first" else DELIVERED)
+    run(engine, delivery(receiver, when_dead=when_dead))
+    assert states(engine) == {"first": "DEAD", "second": second}
+
+
+def test_a_destination_that_is_gone_is_stopped_and_told_once_and_its_events_are_unharmed(engine: Engine) -> None:
+    for number in range(100):
+        add(engine, f"{number}")
+    receiver = Receiver(lambda _: GONE)
+    run(engine, delivery(receiver), in_flight=2)
+    assert len(receiver.sent) < 50
+    assert set(states(engine).values()) == {"PENDING"}
+    assert alerts(engine) == ["DestinationGone"]
+    with engine.connect() as connection:
+        stop = connection.execute(text("SELECT kind, name, reason FROM delivery_stop")).one()
+        counted = connection.execute(text("SELECT max(attempts - attempts_forgiven) FROM outbox_event")).scalar_one()
+    assert tuple(stop) == ("DESTINATION", "there", GONE.error)
+    assert counted == 1  # of the alert, which was delivered
+    assert run(engine, delivery(receiver)).left == 100

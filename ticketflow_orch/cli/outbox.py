@@ -1,0 +1,272 @@
+"""`ticketflow outbox`: what waits to be told to the outside world, and what people decide about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ticketflow_orch.errors import InputError
+
+if TYPE_CHECKING:
+    from ticketflow_orch.outbox_desk import Detail, StopKind
+
+app = typer.Typer(
+    help="Show and deliver what waits in the outbox, and decide about what is stuck.", no_args_is_help=True
+)
+EventId = Annotated[str, typer.Argument(metavar="ID", help="The event's id, as `outbox list` shows it.")]
+EventType = Annotated[str | None, typer.Option("--type", help="Only of this event type.")]
+Destination = Annotated[str | None, typer.Option(help="A destination of the configuration of delivery.")]
+
+
+@app.command("list")
+def list_(
+    state: Annotated[str | None, typer.Option(help="Only in this state, such as DEAD, the last ones first.")] = None,
+    event_type: EventType = None,
+    aggregate: Annotated[str | None, typer.Option(metavar="ID", help="Only of the aggregate of this id.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50,
+) -> None:
+    """List events that are not delivered, the oldest first."""
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.delivery import printable
+    from ticketflow_orch.outbox_desk import list_events
+
+    with database("outbox") as engine, engine.connect() as connection:
+        found = list_events(
+            connection, state=state and state.upper(), event_type=event_type, aggregate=aggregate, limit=limit
+        )
+    if not found:
+        typer.echo("There is no such event." if state or event_type or aggregate else "Everything is delivered.")
+        return
+    plain_table(
+        ("id", "type", "aggregate", "state", "attempts", "occurred (UTC)", "due (UTC)", "ended (UTC)", "error"),
+        (
+            (
+                str(event.event_id),
+                event.event_type,
+                f"{event.aggregate_type} {event.aggregate_id}",
+                event.state,
+                str(event.attempts),
+                moment(event.occurred_at),
+                moment(event.available_at),
+                moment(event.ended_at),
+                printable(event.last_error or ""),
+            )
+            for event in found
+        ),
+    )
+    if len(found) == limit:
+        typer.echo(f"These are the first {limit}; there may be more.", err=True)
+
+
+@app.command("show")
+def show(event_id: EventId) -> None:
+    """Show all that is known of an event: payload, attempts, the last answer, the bytes that are sent."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+
+    with database("outbox") as engine, engine.connect() as connection:
+        _print(outbox_desk.show(connection, outbox_desk.parse_event_id(event_id)))
+
+
+@app.command("redrive")
+def redrive(
+    event_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Dead events.")] = None,
+    event_type: EventType = None,
+    destination: Destination = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="INSTANT", help="Only what died at or after it; ISO 8601 with an offset.")
+    ] = None,
+) -> None:
+    """Send dead events once more, under the same ids, with a new budget of attempts."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.clock import parse_instant
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.settings import settings
+
+    with database("outbox") as engine, transaction(engine) as connection:
+        types = outbox_desk.chosen_types(connection, read_delivery(settings()), event_type, destination)
+        choice = outbox_desk.Choice(
+            [outbox_desk.parse_event_id(one) for one in event_ids or ()], types, parse_instant(since) if since else None
+        )
+        number = outbox_desk.redrive(connection, choice)
+    typer.echo(f"{number:,} {'event is' if number == 1 else 'events are'} due again.")
+
+
+@app.command("hold")
+def hold(event_id: EventId) -> None:
+    """Keep a pending event, and with it the later ones of its aggregate, until it is released."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+
+    with database("outbox") as engine, transaction(engine) as connection:
+        outbox_desk.hold(connection, outbox_desk.parse_event_id(event_id))
+    typer.echo(f"Event {event_id} is held; later ones of its aggregate wait for it.")
+
+
+@app.command("release")
+def release(event_id: EventId) -> None:
+    """Let a held event go."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+
+    with database("outbox") as engine, transaction(engine) as connection:
+        outbox_desk.release(connection, outbox_desk.parse_event_id(event_id))
+    typer.echo(f"Event {event_id} is due.")
+
+
+@app.command("resolve")
+def resolve(
+    event_id: EventId,
+    resolution: Annotated[
+        str, typer.Option("--as", help="delivered, again (it was not: send it once more), dead or dropped.")
+    ],
+) -> None:
+    """Say what became of an event that is in doubt or dead."""
+    from typing import cast, get_args
+
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.delivery.kinds import KINDS
+
+    if resolution not in get_args(outbox_desk.Resolution):
+        raise InputError(f"--as {resolution} is unknown; say delivered, again, dead or dropped.")
+    known = cast("outbox_desk.Resolution", resolution)
+    with database("outbox") as engine, transaction(engine) as connection:
+        outbox_desk.resolve(connection, KINDS, outbox_desk.parse_event_id(event_id), known, _who())
+    typer.echo(f"Event {event_id} is resolved: {resolution}.")
+
+
+@app.command("stops")
+def stops() -> None:
+    """List what is not delivered until somebody resumes it."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import moment, plain_table
+
+    with database("outbox") as engine, engine.connect() as connection:
+        found = outbox_desk.stops(connection)
+    if not found:
+        typer.echo("Nothing is stopped.")
+        return
+    plain_table(
+        ("what", "name", "since (UTC)", "by", "reason"),
+        (
+            (stop.kind.lower().replace("_", " "), stop.name, moment(stop.stopped_at), stop.stopped_by, stop.reason)
+            for stop in found
+        ),
+    )
+
+
+@app.command("stop")
+def stop(
+    reason: Annotated[str, typer.Option(help="For whoever finds it stopped.")],
+    event_type: EventType = None,
+    destination: Destination = None,
+) -> None:
+    """Deliver nothing of a type, or to a destination, until it is resumed."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+
+    kind, name = _stoppable(event_type, destination)
+    with database("outbox") as engine, transaction(engine) as connection:
+        outbox_desk.stop(connection, kind, name, reason, _who())
+    typer.echo(f"{name} is stopped; what is being sent comes to its end.")
+
+
+@app.command("resume")
+def resume(event_type: EventType = None, destination: Destination = None) -> None:
+    """Deliver again what was stopped."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+
+    kind, name = _stoppable(event_type, destination)
+    with database("outbox") as engine, transaction(engine) as connection:
+        outbox_desk.resume(connection, kind, name)
+    typer.echo(f"{name} is resumed.")
+
+
+@app.command("deliver")
+def deliver(
+    budget: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Begin nothing more after it.")] = 50,
+) -> None:
+    """Deliver what is due now, from this machine, beside whatever else is delivering."""
+    from dataclasses import asdict
+
+    from ticketflow_orch import clock
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.delivery.kinds import KINDS
+    from ticketflow_orch.relay import connections_for, drain
+    from ticketflow_orch.settings import settings
+
+    delivery = read_delivery(settings())
+    try:
+        with database("outbox deliver", connections_for(delivery)) as engine:
+            now = settings().fixed_clock
+            drained = drain(engine, delivery, KINDS, budget=budget, now=lambda: clock.now(now))
+    finally:
+        delivery.close()
+    counted = {name.replace("_", " "): value for name, value in asdict(drained).items() if name != "seconds"}
+    typer.echo(", ".join(f"{value:,} {name}" for name, value in counted.items() if value) or "Nothing is due.")
+
+
+def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKind, str]:
+    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.outbox_desk import require_destination
+    from ticketflow_orch.settings import settings
+
+    if event_type is not None and destination is None:
+        return "EVENT_TYPE", event_type
+    if destination is not None and event_type is None:
+        require_destination(read_delivery(settings()), destination)
+        return "DESTINATION", destination
+    raise InputError("Name one of --type and --destination.")
+
+
+def _who() -> str:
+    import getpass
+    import socket
+
+    return f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+def _print(detail: Detail) -> None:
+    import json
+
+    from ticketflow_orch.cli.terminal import moment
+    from ticketflow_orch.delivery import printable
+
+    event = detail.event
+    for label, value in (
+        ("id", str(event.event_id)),
+        ("type", event.event_type),
+        ("aggregate", f"{event.aggregate_type} {event.aggregate_id}"),
+        ("key", detail.dedupe_key),
+        ("state", event.state),
+        ("occurred (UTC)", moment(event.occurred_at)),
+        ("due (UTC)", moment(event.available_at)),
+        ("attempts", f"{event.attempts}, {detail.attempt} in all" if detail.attempt else "none"),
+        ("first attempt (UTC)", moment(detail.first_attempt_at)),
+        ("last attempt (UTC)", moment(event.last_attempt_at)),
+        ("in doubt since (UTC)", moment(detail.doubtful_since)),
+        ("held by", f"{detail.owner} until {moment(detail.lease_until)}" if detail.owner else ""),
+        ("ended (UTC)", moment(event.ended_at)),
+        ("error", event.last_error or ""),
+        ("answer", detail.last_response or ""),
+        ("payload", json.dumps(detail.payload, ensure_ascii=False)),
+    ):
+        if value:
+            typer.echo(f"{label}: {printable(value)}")
+    if detail.body is not None:
+        typer.echo("body:")
+        for line in detail.body.decode("utf-8", "backslashreplace").splitlines():
+            typer.echo(f"  {printable(line)}")

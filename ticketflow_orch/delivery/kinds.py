@@ -1,0 +1,34 @@
+"""The event types whose delivery takes more than sending their payload."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from ticketflow_orch.delivery import Message
+from ticketflow_orch.delivery.preparing import EventKind, Prepared, Preparer, Recorded, Recorder, Rendered, Suppressed
+from ticketflow_orch.payouts.answers import record_payouts
+
+__all__ = ["KINDS", "EventKind", "Prepared", "Preparer", "Recorded", "Recorder", "Rendered", "Suppressed"]
+
+
+# What mails are made with is imported by the first mail: every run loads this module, and only the relay's sends any.
+def _reminders(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
+    from ticketflow_orch.mails.reminders import reminders_prepared
+
+    return reminders_prepared(connection, messages)
+
+
+def _statements(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
+    from ticketflow_orch.mails.statements import statements_prepared
+
+    return statements_prepared(connection, messages)
+
+
+KINDS: Mapping[str, EventKind] = {
+    "PayoutRequested": EventKind(recorder=record_payouts),
+    "ReminderDue": EventKind(preparer=_reminders),
+    "StatementReady": EventKind(preparer=_statements),
+}

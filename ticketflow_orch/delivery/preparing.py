@@ -1,0 +1,67 @@
+"""What the business may do around the delivery of its events: render them, take them back, keep book of their fate.
+
+In a module of its own, without the registry: whoever prepares or records imports from here, the registry from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from ticketflow_orch.delivery import Message, Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressed:
+    """The event is not to be sent any more; `reason` is for people."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """What to send. Kept from the first attempt on: later ones send the same bytes, whatever is rendered then."""
+
+    body: bytes
+
+
+Prepared = Suppressed | Rendered
+
+# Called before every attempt with the events of one type that a batch holds (`body` is empty before the first), in a
+# transaction that does nothing else of weight. Has an answer for each; an event whose answer is missing, or for which
+# it raises when asked about it alone, counts as refused.
+Preparer = Callable[[Connection, Sequence[Message]], Mapping[UUID, Prepared]]
+
+# INFLIGHT: about to be sent for the first time. DELIVERED, DEAD, IN_DOUBT and SUPPRESSED: the end, for now at least.
+Fate = Literal["INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of an event; `outcome` is None when it is about to be sent for the first time or is suppressed.
+
+    Where a person decided, the outcome is DELIVERED or REJECTED and its `error` says who.
+    """
+
+    message: Message
+    state: Fate
+    outcome: Outcome | None
+
+
+# Called in the transaction that changes the state of the events, which does not commit when it raises.
+Recorder = Callable[[Connection, Sequence[Recorded]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """What is particular about the delivery of one type of event.
+
+    Without a preparer its body is the JSON object of its type, timestamp and data, as Standard Webhooks has it.
+    """
+
+    preparer: Preparer | None = None
+    recorder: Recorder | None = None

@@ -1,0 +1,234 @@
+"""Claiming: events that may go now are taken for the length of a lease, in one statement.
+
+An attempt counts when it is claimed. Its number is the fence: it only ever grows, and whoever was overtaken holds an
+old one.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.delivery import Message
+from ticketflow_orch.relay.looking import FULL, HEADS, IS_HEAD, IS_LOST, OLDEST, VISITED, Round
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An event in our hands. `counted`: its attempts that count, this one included.
+
+    `doubt`: for how many seconds it had been in doubt when it was claimed, None: it was not. `at`: when the claim was
+    asked for, on this process's monotonic clock, so that everything counted from it errs on the safe side.
+    """
+
+    id: int
+    message: Message
+    counted: int
+    doubt: float | None
+    has_body: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """An event whose holder let the lease run out."""
+
+    id: int
+    event_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a look brought. `lost` was only seen. `blocked`: what stood in front may hide events that could go."""
+
+    claimed: tuple[Claimed, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    blocked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Whose events are claimed, of which `types`, for a lease of so many seconds.
+
+    `skipping`: the types whose dead events let later ones pass. `rendered`: those whose body a preparer makes.
+    `committing`: those whose transport's `commit` is written down.
+    """
+
+    owner: str
+    lease: float
+    types: tuple[str, ...]
+    skipping: tuple[str, ...]
+    rendered: tuple[str, ...]
+    committing: tuple[str, ...]
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """As the statements take it."""
+        return {
+            "owner": self.owner,
+            "lease": self.lease,
+            "types": list(self.types),
+            "skipping": list(self.skipping),
+            "rendered": list(self.rendered),
+            "committing": list(self.committing),
+        }
+
+
+def claim_oldest(connection: Connection, wanted: Wanted, size: int, window: int) -> Look:
+    """Claim up to `size` events among the oldest `window` that are due, shared out evenly among the types."""
+    window = math.ceil(window / len(wanted.types))
+    at = time.monotonic()
+    rows = connection.execute(_CLAIM_OLDEST, {**wanted.parameters, "size": size, "window": window}).all()
+    claimed = _claimed(rows, at)
+    return Look(claimed, _lost(rows[0]), blocked=rows[0].full and len(claimed) < size)
+
+
+def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Round) -> Look:
+    """Claim up to `size` heads of the next aggregates of `walk`, which goes on."""
+    at = time.monotonic()
+    values = {
+        **wanted.parameters,
+        "size": size,
+        "visited": VISITED,
+        "after_type": walk.after[0],
+        "after_id": walk.after[1],
+    }
+    rows = connection.execute(_CLAIM_SCATTERED, values).all()
+    claimed = _claimed(rows, at)
+    # What was visited behind the last that was wanted comes next.
+    walk.closed = rows[0].visited < VISITED and len(claimed) < size
+    walk.after = ("", "") if walk.closed else (rows[0].last_type, rows[0].last_id)
+    return Look(claimed, _lost(rows[0]))
+
+
+def claim_lost(connection: Connection, wanted: Wanted, lost: Lost) -> Claimed | None:
+    """Claim an event whose holder let the lease run out; None when somebody else has by now."""
+    at = time.monotonic()
+    claimed = _claimed(connection.execute(_CLAIM_LOST, {**wanted.parameters, "id": lost.id}).all(), at)
+    return claimed[0] if claimed else None
+
+
+def give_back(connection: Connection, unsent: Sequence[Claimed]) -> None:
+    """Let others have what was claimed and not begun. The attempts stay used as numbers, and do not count."""
+    values = {"ids": [one.id for one in unsent], "attempts": [one.message.attempt for one in unsent]}
+    connection.execute(_GIVE_BACK, values)
+
+
+def _claimed(rows: Sequence[Row[Any]], at: float) -> tuple[Claimed, ...]:
+    return tuple(
+        Claimed(
+            row.id,
+            Message(
+                row.event_id,
+                row.event_type,
+                row.aggregate_type,
+                row.aggregate_id,
+                row.payload,
+                row.occurred_at,
+                row.body or b"",
+                row.attempts,
+                row.doubt is not None,
+            ),
+            row.counted,
+            row.doubt,
+            row.body is not None,
+            at,
+        )
+        for row in rows
+        if row.id is not None
+    )
+
+
+def _lost(row: Row[Any]) -> tuple[Lost, ...]:
+    return tuple(Lost(*one) for one in zip(row.lost_ids or (), row.lost_types or (), strict=True))
+
+
+# Whoever comes first has the row; once it is locked, it is judged anew as it is then. A head remains one meanwhile.
+_LOCK = """
+    event.state = 'PENDING' AND event.available_at <= statement_timestamp()
+    LIMIT CAST(:size AS bigint) FOR UPDATE OF event SKIP LOCKED
+"""
+
+# The body is JSON as Postgres writes it, frozen from now on. Money and counts are whole numbers and stay so.
+_BODY = """
+    coalesce(event.body, CASE WHEN event.event_type <> ALL (CAST(:rendered AS text[])) THEN
+        convert_to(CAST(json_build_object('type', event.event_type, 'timestamp',
+            to_char(event.occurred_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            'data', event.payload) AS text), 'UTF8') END)
+"""
+
+
+def _taking(source: str, doubt: str = "event.doubtful_since") -> str:
+    return f"""
+        UPDATE outbox_event AS event
+        SET state = 'INFLIGHT', owner = CAST(:owner AS text), attempts = event.attempts + 1,
+            lease_until = clock_timestamp() + make_interval(secs => CAST(:lease AS float)),
+            first_attempt_at = coalesce(event.first_attempt_at, clock_timestamp()), body = {_BODY},
+            doubtful_since = {doubt}
+        FROM {source}
+        WHERE event.id = {source}.id
+        RETURNING event.id, event_id, event.event_type, event.aggregate_type, event.aggregate_id, payload, occurred_at,
+            body, attempts, attempts - attempts_forgiven AS counted,
+            CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt
+    """
+
+
+_CLAIM_OLDEST = text(f"""
+    WITH {OLDEST}, head AS MATERIALIZED (
+        SELECT id FROM seen WHERE state = 'PENDING' AND {IS_HEAD}
+    ), free AS MATERIALIZED (
+        SELECT event.id FROM head JOIN outbox_event AS event USING (id) WHERE {_LOCK}
+    ), taken AS ({_taking("free")})
+    SELECT {FULL} AS full, lost.*, taken.*
+    FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
+    LEFT JOIN taken ON true
+""")
+
+_CLAIM_SCATTERED = text(f"""
+    WITH RECURSIVE {HEADS}, visited AS MATERIALIZED (
+        SELECT * FROM head LIMIT CAST(:visited AS bigint)
+    ), seen AS MATERIALIZED (
+        SELECT * FROM visited
+        WHERE event_type = ANY (CAST(:types AS text[])) AND visited.available_at <= statement_timestamp()
+    ), free AS MATERIALIZED (
+        SELECT event.id, event.aggregate_type, event.aggregate_id
+        FROM seen JOIN outbox_event AS event USING (id) WHERE {_LOCK}
+    ), taken AS ({_taking("free")})
+    SELECT (SELECT count(*) FROM visited) AS visited, last.*, lost.*, taken.*
+    FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
+    LEFT JOIN (
+        SELECT aggregate_type AS last_type, aggregate_id AS last_id FROM (
+            SELECT aggregate_type, aggregate_id FROM free
+            WHERE (SELECT count(*) FROM free) >= CAST(:size AS bigint)
+            UNION ALL
+            SELECT aggregate_type, aggregate_id FROM visited
+            WHERE (SELECT count(*) FROM free) < CAST(:size AS bigint)
+        ) AS passed ORDER BY 1 DESC, 2 DESC LIMIT 1
+    ) AS last ON true
+    LEFT JOIN taken ON true
+""")
+
+# Where its commit would have been written down, a lost attempt that shows none was never sent.
+_DOUBT_OF_LOST = """
+    coalesce(event.doubtful_since, CASE WHEN event.event_type <> ALL (CAST(:committing AS text[]))
+        THEN clock_timestamp() END)
+"""
+
+_CLAIM_LOST = text(f"""
+    WITH found AS MATERIALIZED (
+        SELECT id FROM outbox_event WHERE id = CAST(:id AS bigint) AND {IS_LOST} FOR UPDATE SKIP LOCKED
+    ) {_taking("found", _DOUBT_OF_LOST)}
+""")
+
+_GIVE_BACK = text("""
+    UPDATE outbox_event AS event
+    SET state = 'PENDING', owner = NULL, lease_until = NULL, attempts_forgiven = attempts_forgiven + 1,
+        first_attempt_at = CASE WHEN attempts > attempts_forgiven + 1 THEN first_attempt_at END
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[])) AS mine (id, attempt)
+    WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
+""")

@@ -1,0 +1,117 @@
+"""Preparing: what the business has to say about a batch before it is sent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.database import is_data_fault, transaction
+from ticketflow_orch.delivery import Outcome, Verdict
+from ticketflow_orch.delivery.configuration import Delivery
+from ticketflow_orch.delivery.preparing import EventKind, Preparer, Recorded, Rendered, Suppressed
+from ticketflow_orch.relay.claiming import Claimed
+from ticketflow_orch.relay.finishing import Ended
+from ticketflow_orch.relay.sending import given_up, judge
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What is to be sent of a batch, what has come to its end unsent, and how many of it are no longer ours."""
+
+    events: tuple[Claimed, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    overtaken: int = 0
+
+    def __add__(self, other: Ready) -> Ready:
+        return Ready(self.events + other.events, self.ended + other.ended, self.overtaken + other.overtaken)
+
+
+def prepare(engine: Engine, delivery: Delivery, kinds: Mapping[str, EventKind], claimed: Sequence[Claimed]) -> Ready:
+    """Sort out events whose attempts are used up, let the business render or suppress the rest, freeze what is new.
+
+    One transaction for each type that has a say. Where that fails each event is asked about by itself, so that a bad
+    one, which counts as refused, holds up no other.
+    """
+    ready = Ready()
+    for event_type, same in groupby(sorted(claimed, key=_type), key=_type):
+        route, kind = delivery.route(event_type), kinds.get(event_type)
+        events, ended = [], []
+        for one in same:
+            # Its holders went away at every single attempt. Whatever it is that ends them, it must not run again.
+            if one.counted > route.attempts:
+                reason = f"{route.attempts} attempts were begun and none came to an end."
+                ended.append(Ended(one, given_up(route, one.doubt is not None), reason=reason, counts=False))
+            else:
+                events.append(one)
+        ready += Ready((), tuple(ended))
+        ready += Ready(tuple(events)) if kind is None else _prepare(engine, delivery, kind, events)
+    return ready
+
+
+def _type(claimed: Claimed) -> str:
+    return claimed.message.event_type
+
+
+def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Sequence[Claimed]) -> Ready:
+    if not claimed:
+        return Ready()
+    try:
+        with transaction(engine) as connection:
+            ready = _ask(connection, kind.preparer, claimed) if kind.preparer else Ready(tuple(claimed))
+            if kind.recorder and ready.events:
+                kind.recorder(connection, [Recorded(one.message, "INFLIGHT", None) for one in ready.events])
+            return ready
+    except Exception as error:
+        if isinstance(error, DBAPIError) and not is_data_fault(error):
+            raise
+        if len(claimed) > 1:
+            return sum((_prepare(engine, delivery, kind, [one]) for one in claimed), Ready())
+        message = claimed[0].message
+        _LOG.exception("Event %s (%s) cannot be prepared.", message.event_id, message.event_type)
+        reason = f"It could not be prepared: {type(error).__name__}: {error}"
+        return Ready((), (judge(claimed[0], delivery.route(message.event_type), Outcome(Verdict.REFUSED, reason)),))
+
+
+def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed]) -> Ready:
+    answers = preparer(connection, [one.message for one in claimed])
+    events, ended, rendered = [], [], {}
+    for one in claimed:
+        answer = answers.get(one.message.event_id)
+        if isinstance(answer, Suppressed):
+            ended.append(Ended(one, "SUPPRESSED", reason=answer.reason))
+        elif not isinstance(answer, Rendered):
+            raise LookupError(f"no answer about event {one.message.event_id}")  # noqa: TRY004 - there is none at all
+        elif one.has_body:
+            events.append(one)
+        else:
+            rendered[one.id] = replace(one, message=replace(one.message, body=answer.body), has_body=True)
+    frozen = _freeze(connection, list(rendered.values()))
+    return Ready(tuple(events) + frozen, tuple(ended), len(rendered) - len(frozen))
+
+
+def _freeze(connection: Connection, rendered: Sequence[Claimed]) -> tuple[Claimed, ...]:
+    if not rendered:
+        return ()
+    values = {
+        "ids": [one.id for one in rendered],
+        "attempts": [one.message.attempt for one in rendered],
+        "bodies": [one.message.body for one in rendered],
+    }
+    ours = set(connection.execute(_FREEZE, values).scalars())
+    return tuple(one for one in rendered if one.id in ours)
+
+
+_FREEZE = text("""
+    UPDATE outbox_event AS event SET body = mine.body
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:bodies AS bytea[]))
+        AS mine (id, attempt, body)
+    WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
+    RETURNING event.id
+""")

@@ -1,0 +1,115 @@
+"""Sending: one attempt at one event, and what follows from its answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import timedelta
+
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.database import transaction
+from ticketflow_orch.delivery import Commit, FencedError, Outcome, Transport, Verdict
+from ticketflow_orch.delivery.configuration import Route
+from ticketflow_orch.relay.claiming import Claimed
+from ticketflow_orch.relay.finishing import Ended, State
+
+_LOG = logging.getLogger(__name__)
+
+
+def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | None:
+    """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it."""
+    try:
+        if _is_forgotten(claimed, route) and route.in_doubt != "resend":
+            known = _reconsider(claimed, route, transport)
+            if known is not None:
+                return known
+        return judge(claimed, route, transport.send(claimed.message, commit))
+    except FencedError:
+        return None
+    except Exception as error:  # noqa: BLE001 - a broken transport is an attempt of which nothing is known
+        _LOG.exception("The transport to %s broke.", route.destination)
+        return judge(claimed, route, Outcome(Verdict.UNKNOWN, f"The transport broke: {type(error).__name__}: {error}"))
+
+
+def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> Commit:
+    """What a transport calls before the step after which its receiver may have the event.
+
+    Where the receiver forgets event ids some day, the step is written down first, so that no crash after it can pass
+    for one before it. Elsewhere a look at the clock does: sending twice does no harm there.
+    """
+
+    def commit() -> None:
+        if time.monotonic() >= claimed.at + lease:
+            raise FencedError(f"The lease on event {claimed.message.event_id} is over.")
+        if route.remembers is None:
+            return
+        try:
+            with transaction(engine) as connection:
+                values = {"id": claimed.id, "attempt": claimed.message.attempt}
+                ours = connection.execute(_COMMIT, values).rowcount == 1
+        except DBAPIError as error:
+            raise FencedError("The database did not say whether the lease is still ours.") from error
+        if not ours:
+            raise FencedError(f"Attempt {claimed.message.attempt} at {claimed.message.event_id} was overtaken.")
+
+    return commit
+
+
+def judge(claimed: Claimed, route: Route, outcome: Outcome) -> Ended:
+    """What becomes of `claimed` after the answer `outcome`."""
+    refused = None if claimed.doubt is not None else False
+    match outcome.verdict:
+        case Verdict.DELIVERED:
+            return Ended(claimed, "DELIVERED", outcome)
+        case Verdict.REJECTED:
+            return Ended(claimed, "DEAD", outcome, outcome.error, refused)
+        case Verdict.GONE:
+            return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, gone=route.destination)
+        case Verdict.REFUSED:
+            return Ended(claimed, _next(claimed, route, claimed.doubt is not None), outcome, outcome.error, refused)
+        case Verdict.UNKNOWN if route.remembers == timedelta(0) and route.in_doubt == "hold":
+            # Sending it once more is out of the question already.
+            return Ended(claimed, "IN_DOUBT", outcome, outcome.error, doubt=True)
+        case Verdict.UNKNOWN:
+            return Ended(claimed, _next(claimed, route, True), outcome, outcome.error, doubt=True)
+
+
+def _next(claimed: Claimed, route: Route, doubtful: bool) -> State:
+    return given_up(route, doubtful) if claimed.counted >= route.attempts else "PENDING"
+
+
+def given_up(route: Route, doubtful: bool) -> State:
+    """What an event becomes whose attempts are used up: nobody calls dead what a receiver may have acted on."""
+    return "IN_DOUBT" if doubtful and route.remembers is not None and route.in_doubt != "resend" else "DEAD"
+
+
+def _is_forgotten(claimed: Claimed, route: Route) -> bool:
+    """Whether the receiver may have the event, and may not know its id any more when this attempt reaches it."""
+    if claimed.doubt is None or route.remembers is None:
+        return False
+    reached = claimed.doubt + time.monotonic() - claimed.at + route.limit.total_seconds()
+    return reached >= route.remembers.total_seconds()
+
+
+def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended | None:
+    """What becomes of an event that was forgotten, without sending it; None: it is to be sent after all."""
+    if route.in_doubt == "hold":
+        reason = "The receiver may have it from an earlier attempt and may not recognise its id any more."
+        return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)
+    found = transport.look_up(claimed.message)
+    match found.verdict:
+        case Verdict.DELIVERED:
+            return Ended(claimed, "DELIVERED", found)
+        case Verdict.REFUSED:
+            return None
+        case _:
+            return Ended(claimed, _next(claimed, route, True), found, found.error)
+
+
+_COMMIT = text("""
+    UPDATE outbox_event SET doubtful_since = coalesce(doubtful_since, clock_timestamp())
+    WHERE id = CAST(:id AS bigint) AND attempts = CAST(:attempt AS integer) AND state = 'INFLIGHT'
+        AND lease_until > clock_timestamp()
+""")
