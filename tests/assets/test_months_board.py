@@ -42,8 +42,8 @@ def resources(url: URL) -> dict[str, dg.ConfigurableResource[object]]:
 
 def watch(url: URL, instance: dg.DagsterInstance) -> str | None:
     """Let the sensor look once, as the daemon does; what it says."""
-    context = dg.build_sensor_context(instance=instance, resources=resources(url))
-    data = board_watch.evaluate_tick(context)
+    with dg.build_sensor_context(instance=instance, resources=resources(url)) as context:
+        data = board_watch.evaluate_tick(context)
     assert not data.run_requests
     for event in data.asset_events:
         instance.report_runless_asset_event(event)

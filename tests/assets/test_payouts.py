@@ -174,13 +174,13 @@ def test_the_checks_name_what_is_missing_and_what_is_in_doubt(
 def tick(url: URL, instance: dg.DagsterInstance) -> dict[str, str] | str:
     """The tags of the run that the schedule requests at 06:30 on 3 May, or why it skips."""
     database = DatabaseResource(url=url.render_as_string(hide_password=False))
-    context = dg.build_schedule_context(
+    with dg.build_schedule_context(
         instance=instance,
         scheduled_execution_time=instant("2026-05-03T04:30"),
         resources={"database": database},
         repository_def=build_definitions({"database": database}).get_repository_def(),
-    )
-    data = payouts_schedule.evaluate_tick(context)
+    ) as context:
+        data = payouts_schedule.evaluate_tick(context)
     return data.skip_message or dict((data.run_requests or [])[0].tags)
 
 

@@ -124,8 +124,9 @@ def queries_of_a_tick(instance: dg.DagsterInstance) -> int:
 
     event.listen(Engine, "before_cursor_execute", remember)
     try:
-        tick = dg.build_schedule_context(instance=instance, scheduled_execution_time=instant("2026-06-02T04:00"))
-        assert housekeeping_schedule.evaluate_tick(tick).run_requests
+        at = instant("2026-06-02T04:00")
+        with dg.build_schedule_context(instance=instance, scheduled_execution_time=at) as tick:
+            assert housekeeping_schedule.evaluate_tick(tick).run_requests
     finally:
         event.remove(Engine, "before_cursor_execute", remember)
     return len(sent)

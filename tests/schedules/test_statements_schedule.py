@@ -26,13 +26,13 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def tick(url: URL, instance: dg.DagsterInstance) -> dict[str, str] | str:
     """The tags of the run that is requested, or why none is."""
     database = DatabaseResource(url=url.render_as_string(hide_password=False))
-    context = dg.build_schedule_context(
+    with dg.build_schedule_context(
         instance=instance,
         scheduled_execution_time=instant("2026-05-03T05:00"),
         resources={"database": database},
         repository_def=build_definitions({"database": database}).get_repository_def(),
-    )
-    data = statements_schedule.evaluate_tick(context)
+    ) as context:
+        data = statements_schedule.evaluate_tick(context)
     return data.skip_message or dict((data.run_requests or [])[0].tags)
 
 

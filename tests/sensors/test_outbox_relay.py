@@ -45,7 +45,8 @@ def resources(url: URL) -> dict[str, Any]:
 def look(instance: dg.DagsterInstance, resources: dict[str, Any]) -> dg.RunRequest | str:
     """The run that the sensor requests, or why it skips."""
     needed = {name: resources[name] for name in ("database", "delivery")}
-    data = outbox_relay.evaluate_tick(dg.build_sensor_context(instance=instance, resources=needed))
+    with dg.build_sensor_context(instance=instance, resources=needed) as context:
+        data = outbox_relay.evaluate_tick(context)
     return data.skip_message or (data.run_requests or [])[0]
 
 

@@ -22,7 +22,8 @@ def database(url: URL) -> DatabaseResource:
 def look(database: DatabaseResource) -> tuple[dict[str, object], dg.AssetCheckEvaluation]:
     """The figures observed and what the check says, as Dagster would store them."""
     with dg.instance_for_test() as instance:
-        data = outbox_watch.evaluate_tick(dg.build_sensor_context(instance=instance, resources={"database": database}))
+        with dg.build_sensor_context(instance=instance, resources={"database": database}) as context:
+            data = outbox_watch.evaluate_tick(context)
         observation, evaluation = data.asset_events
         for one in (observation, evaluation):
             instance.report_runless_asset_event(one)

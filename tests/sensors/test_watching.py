@@ -47,7 +47,7 @@ class Watch:
     def look(self, name: str, at: datetime) -> str:
         """Evaluate the sensor once; what it says."""
         sensor = next(one for one in SENSORS if one.name == name)
-        context = dg.build_sensor_context(
+        with dg.build_sensor_context(
             instance=self._instance,
             cursor=self._cursors.get(name),
             resources={
@@ -55,8 +55,8 @@ class Watch:
                 "clock": ClockResource(fixed_at=at.isoformat()),
                 "outbox": OutboxResource(),
             },
-        )
-        data = sensor.evaluate_tick(context)
+        ) as context:
+            data = sensor.evaluate_tick(context)
         self._cursors[name] = data.cursor
         assert not data.run_requests
         return data.skip_message or ""
