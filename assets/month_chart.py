@@ -13,7 +13,7 @@ _SLOT = 20
 _BAR = 14
 _HEIGHT = 48
 _FOOT = 16
-_TWO_LABELS = 110
+_ONE_LABEL, _TWO_LABELS = 48, 110
 # Both are readable on the light pages and on the dark ones.
 _BEFORE, _LATEST = "#aaa6f5", "#4f43dd"
 
@@ -36,7 +36,7 @@ def month_chart(amounts: Mapping[Month, int], caption: str) -> str:
         return f"M{_SLOT * place + _SLOT // 2} {line}v{-length if amount > 0 else length}"
 
     before = "".join(bar(place) for place in shown if months[place] != latest)
-    width, height = _SLOT * len(months), _HEIGHT + _FOOT
+    width, height = max(_SLOT * len(months), _ONE_LABEL), _HEIGHT + _FOOT
     first = months[0] if width >= _TWO_LABELS else ""
     svg = (
         f"<svg xmlns='http://www.w3.org/2000/svg' width='{width}' height='{height}' font-family='sans-serif' "

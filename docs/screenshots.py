@@ -1,6 +1,7 @@
 """Takes the pictures in docs/images from the real pages: `python -m docs.screenshots`, where a Chromium is installed.
 
-A back office of its own is filled with the demo's data, a year is backfilled by clicking, and then looked at.
+A back office of its own is filled with the demo's data, a history is backfilled, and the guide for analysts is walked
+as its test does; each step says what there is to see.
 """
 
 from __future__ import annotations
@@ -8,18 +9,23 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 from playwright.sync_api import Page
 
-from tests.end_to_end.back_office import ASSET, BackOffice, opened
-from tests.end_to_end.browser import backfill, browsing, installed, open_month
-from ticketflow_orch.clock import now
-from ticketflow_orch.demo_data import load_demo
+from tests.end_to_end.back_office import ASSET
+from tests.end_to_end.browser import browsing, installed
+from tests.end_to_end.chain import backfill_chain
+from tests.end_to_end.guide import FIRST, STEPS, Walk, guide_office
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.months import Month, months_between
 
 IMAGES = Path(__file__).parent / "images"
+# With the months of the walk a year.
+HISTORY = list(months_between(Month(2024, 7), Month.parse(FIRST).previous()))
+ORGANIZATIONS = 300
+PATIENCE = 900.0
 
 
 def main() -> None:
@@ -27,44 +33,26 @@ def main() -> None:
     chromium = installed()
     if chromium is None:
         sys.exit("There is no Chromium on this machine.")
-    # The month before last in the world's last zone: over everywhere, and the last one that the calendar has.
-    last = Month.of_instant(now(), "Pacific/Pago_Pago").previous()
-    first = Month(last.year - 1, last.number).next()
-    home = Path(tempfile.mkdtemp(prefix="tf-"))
-    home.chmod(0o755)  # Postgres runs as another account when we are root
+    folder = Path(tempfile.mkdtemp(prefix="tf-"))
+    folder.chmod(0o755)  # Postgres runs as another account when we are root
+    home = folder / "ticketflow"
     try:
-        with (
-            opened(home, TICKETFLOW_FIRST_MONTH=str(first)) as office,
-            browsing(chromium, office.address) as page,
-        ):
-            load_demo(office.engine, last)
-            settle(office, page, first, last)
-            take_pictures(page, last)
+        with guide_office(home, HISTORY[0], ORGANIZATIONS) as (office, _):
+            backfill_chain(office, list(map(str, HISTORY)), PATIENCE)
+            with browsing(chromium, office.address) as page:
+                # Small, and without the list of pages, so that it can be read where it is shown smaller still.
+                page.set_viewport_size({"width": 1360, "height": 900})
+                page.goto("/assets")
+                page.get_by_text("Hide navigation").click()
+                walk = Walk(office, page, partial(take, page))
+                for step in STEPS.values():
+                    step(walk)
+                page.goto(f"/assets/{ASSET}?view=checks&checkDetail=honest")
+                page.get_by_text("No month is bad.").wait_for()
+                take(page, "checks")
     finally:
         EmbeddedServer(home).remove()
-        shutil.rmtree(home)
-
-
-def settle(office: BackOffice, page: Page, first: Month, last: Month) -> None:
-    """Backfill the months by clicking, and wait until all of them are settled."""
-    backfill(page, ASSET, f"[{first}...{last}]")
-    for month in map(str, months_between(first, last)):
-        office.wait_for(lambda month=month: office.metadata(month), month)
-
-
-def take_pictures(page: Page, month: Month) -> None:
-    """The months with the latest one's figures, its charts and tables, the checks, the schedule."""
-    open_month(page, ASSET, str(month))
-    page.get_by_text("rows settled in").wait_for()
-    take(page, "months")
-    page.get_by_text("top organizations", exact=True).evaluate("label => label.scrollIntoView({block: 'center'})")
-    take(page, "settlement")
-    page.goto(f"/assets/{ASSET}?view=checks&checkDetail=honest")
-    page.get_by_text("No month is bad.").wait_for()
-    take(page, "checks")
-    page.goto("/locations/ticketflow/schedules/settlement_schedule")
-    page.get_by_text("Next tick").wait_for()
-    take(page, "schedule")
+        shutil.rmtree(folder)
 
 
 def take(page: Page, name: str) -> None:

@@ -12,7 +12,10 @@ from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home
 from ticketflow_orch import cli, databases
+from ticketflow_orch.cli.session import database
 from ticketflow_orch.database import connect_engine
+from ticketflow_orch.demo_data import load_demo
+from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
 
@@ -25,7 +28,9 @@ def closed(scratch: Path) -> Iterator[Result]:
     """A home in April 2026 with January to March settled and the first two closed; what closing them printed."""
     with fresh_home(scratch, TICKETFLOW_FIXED_CLOCK="2026-04-15T10:00:00Z"):
         databases.ensure_running(settings())
-        assert invoke("demo", "--organizations", "40", "--months", "3").exit_code == 0
+        with database("test") as engine:
+            load_demo(engine, Month(2026, 3), months=3, organizations=40)
+        assert invoke("settle", "--from", "2026-01", "--to", "2026-03").exit_code == 0
         yield invoke("close", "--from", "2026-01", "--to", "2026-02", "--by", "ana")
 
 

@@ -78,7 +78,7 @@ def test_the_demo_pays_nobody_where_destinations_are_real(
     monkeypatch.setenv("TICKETFLOW_DELIVERY", "delivery.toml")
     settings.cache_clear()
     try:
-        with pytest.raises(InputError, match=r"TICKETFLOW_DELIVERY=delivery\.toml names real destinations"):
+        with pytest.raises(InputError, match=r"TICKETFLOW_DELIVERY=delivery\.toml names real destinations; unset it"):
             invoke(*DEMO)
     finally:
         monkeypatch.undo()

@@ -13,7 +13,8 @@ from sqlalchemy import Engine, text
 
 from tests.copies import shared_database
 from tests.folders import counts
-from ticketflow_orch.demo_data import demo_batches, load_demo
+from tests.rows import add_organization
+from ticketflow_orch.demo_data import demo_batches, load_demo, require_no_others
 from ticketflow_orch.demo_data.world import PLACES
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
@@ -62,6 +63,14 @@ def test_it_can_be_taken_back_and_loaded_again(engine: Engine) -> None:
     undo_import(engine, load_demo(engine, LAST, 2, 10).import_id)
     assert counts(engine) == {"organization": 0, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 1}
     assert load_demo(engine, LAST, 2, 10).loaded
+
+
+def test_a_database_with_other_organizations_is_none_for_a_demo(engine: Engine) -> None:
+    load_demo(engine, LAST, 1, 10)
+    require_no_others(engine)
+    add_organization(engine, external_ref="teatro")
+    with pytest.raises(InputError, match="'teatro' in this database is none of its organizations"):
+        require_no_others(engine)
 
 
 @pytest.mark.parametrize("sizes", [{"months": 0}, {"organizations": 0}])

@@ -38,6 +38,12 @@ def test_a_month_that_is_missing_leaves_its_place_empty() -> None:
     assert [place for place, _ in bars(month_chart({Month(2025, 12): 1, Month(2026, 2): 1}, ""))] == [10, 50]
 
 
+def test_a_lone_month_has_room_for_its_name() -> None:
+    width = re.search(r"width='(\d+)' height", unquote(month_chart({Month(2026, 1): 1}, "")))
+    assert width is not None
+    assert int(width[1]) >= 45, "seven characters at a font size of eleven"
+
+
 def test_the_longest_picture_is_still_shown_in_place() -> None:
     years = months_between(Month(2020, 1), Month(2026, 12))
     amounts = {month: (-1) ** month.number * 10**15 * month.number for month in years}

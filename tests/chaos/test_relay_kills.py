@@ -24,7 +24,7 @@ from ticketflow_orch.embedded import EmbeddedServer
 
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "600"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "6"))
-SEED = int(os.environ.get("CHAOS_SEED", str(random.randrange(10**6))))
+SEED = int(os.environ["CHAOS_SEED"])
 PER_AGGREGATE = 10
 PATIENCE = 60 + EVENTS / 20
 MISBEHAVIOUR = {

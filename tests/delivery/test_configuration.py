@@ -154,10 +154,7 @@ def test_a_path_is_relative_to_the_home(read: Read, tmp_path: Path) -> None:
 
 
 def test_what_a_receiver_remembers_can_be_said_otherwise(read: Read) -> None:
-    assert (
-        read(WHOLE.replace('"resend"', '"resend"\nremembers = "forever"')).route("ReminderDue").remembers
-        is None
-    )
+    assert read(WHOLE.replace('"resend"', '"resend"\nremembers = "forever"')).route("ReminderDue").remembers is None
     assert read(WHOLE.replace('"PT24H"', "0")).route("PayoutRequested").remembers == timedelta(0)
 
 

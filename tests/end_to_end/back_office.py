@@ -170,10 +170,14 @@ class BackOffice:
             event["failureMetadata"]["description"] for event in self.events(run_id) if event.get("failureMetadata")
         )
 
-    def metadata(self, month: str) -> dict[str, dict[str, Any]]:
-        """The metadata entries of a month's latest materialization, by label; none when there is none."""
-        asset = self.ask(MATERIALIZATION, key={"path": [ASSET]}, months=[month])["assetOrError"]
-        latest = asset["assetMaterializations"][:1]
+    def metadata(self, month: str | None, asset: str = ASSET) -> dict[str, dict[str, Any]]:
+        """The metadata entries of a month's latest materialization, by label; none when there is none.
+
+        Without a month, of the asset's.
+        """
+        months = [month] if month else None
+        found = self.ask(MATERIALIZATION, key={"path": [asset]}, months=months)["assetOrError"]
+        latest = found.get("assetMaterializations", [])[:1]
         return {entry["label"]: entry for node in latest for entry in node["metadataEntries"]}
 
     def wait_for(self, look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
@@ -304,6 +308,7 @@ query ($key: AssetKeyInput!, $months: [String!]) {
           __typename label
           ... on IntMetadataEntry { intValue }
           ... on FloatMetadataEntry { floatValue }
+          ... on TextMetadataEntry { text }
           ... on MarkdownMetadataEntry { mdStr }
           ... on TableMetadataEntry { table { records } }
         }

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # The rest keeps it from calling home, which would only cost time where there is no network.
@@ -34,15 +35,58 @@ def browsing(chromium: str, address: str) -> Iterator[Page]:
             browser.close()
 
 
-def backfill(page: Page, asset: str, months: str) -> None:
-    """Launch a backfill of `months` (`[2025-01...2025-03]`) by the clicks of an analyst."""
+def open_dialog(page: Page, asset: str, months: str) -> Locator:
+    """Open the dialog that launches `months` (`2025-01`, or `[2025-01...2025-03]`) of an asset; returns it."""
     page.goto(f"/assets/{asset}?view=partitions")
     page.get_by_role("button", name="Materialize").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_placeholder("ex:").fill(months)
     dialog.get_by_placeholder("ex:").press("Enter")
-    dialog.get_by_role("button", name="Launch backfill").click()
+    return dialog
+
+
+def launch(dialog: Locator) -> None:
+    """Launch what an open dialog has chosen."""
+    dialog.get_by_role("button", name=re.compile("^Launch")).click()
     dialog.wait_for(state="hidden")
+
+
+def backfill(page: Page, asset: str, months: str) -> None:
+    """Launch a backfill of `months` (`[2025-01...2025-03]`), or one month, by the clicks of an analyst."""
+    launch(open_dialog(page, asset, months))
+
+
+def materialize_now(page: Page, asset: str) -> None:
+    """Launch an asset that has no months."""
+    page.goto(f"/assets/{asset}")
+    page.get_by_role("button", name="Materialize").first.click()
+
+
+def open_launchpad(page: Page, asset: str, month: str) -> Locator:
+    """Open the launchpad of one month, where a run can be given a configuration; returns the dialog."""
+    page.goto(f"/assets/{asset}?view=partitions&partition={month}")
+    page.get_by_role("button", name="Materialize").locator("xpath=following::button[1]").click()
+    page.get_by_text("Open launchpad").click()
+    dialog = page.get_by_role("dialog").last
+    dialog.get_by_placeholder("Partition").fill(month)
+    page.keyboard.press("Enter")
+    dialog.get_by_text(f"partition: {month}").wait_for()
+    return dialog
+
+
+def set_option(page: Page, form: Page | Locator, name: str, old: str, new: str) -> None:
+    """Overwrite the value of one line of a configuration, and wait until it is found to be right.
+
+    The form writes its configuration anew while it is being set up, over whatever was typed before.
+    """
+    line = form.locator(".CodeMirror-line", has_text=f"{name}:")
+    for _ in range(5):
+        line.get_by_text(old, exact=True).dblclick()
+        page.keyboard.type(new)
+        page.wait_for_timeout(1_000)
+        if f"{name}: {new}" in line.inner_text():
+            break
+    form.get_by_text("No errors").wait_for()
 
 
 def open_month(page: Page, asset: str, month: str) -> None:

@@ -1,4 +1,4 @@
-"""One back office for all end-to-end tests, and the first thing that ever happens in it: a backfill."""
+"""Two back offices for all end-to-end tests, and the first thing that ever happens in each: a backfill."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import pytest
 
 from tests.end_to_end import sales
 from tests.end_to_end.back_office import Backfill, BackOffice, opened
+from tests.end_to_end.chain import ChainOffice, backfill_chain
+from tests.end_to_end.guide import guide_office
+from ticketflow_orch.months import Month
 
 BACKFILLED = [f"2024-{number:02d}" for number in range(1, 7)]
 BAD_MONTH = "2024-04"
+# What the guide's months come after.
+CHAINED = ["2025-01", "2025-02", "2025-03"]
 
 
 @pytest.fixture(scope="session")
@@ -40,3 +45,10 @@ def first_backfill(fresh_office: BackOffice) -> Backfill:
 def office(fresh_office: BackOffice, first_backfill: Backfill) -> BackOffice:
     """The back office for tests that need no fresh one, whatever order they run in."""
     return fresh_office
+
+
+@pytest.fixture(scope="session")
+def chain_office(scratch: Path) -> Iterator[ChainOffice]:
+    """An office in which a backfill has settled, closed, paid and stated three months of twenty organizations."""
+    with guide_office(scratch / "chain", Month.parse(CHAINED[0]), organizations=20) as (office, provider):
+        yield ChainOffice(office, provider, backfill_chain(office, CHAINED))

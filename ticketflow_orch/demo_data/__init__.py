@@ -75,6 +75,23 @@ def load_demo(
     return replace(demo, loaded=True)
 
 
+def require_no_others(engine: Engine) -> None:
+    """Refuse a database with organizations that are not the demo's, since what is closed stays closed.
+
+    Raises:
+        InputError: there is one; names it.
+    """
+    with engine.connect() as connection:
+        other = connection.execute(
+            text("SELECT external_ref FROM organization WHERE external_ref NOT LIKE 'demo-%' LIMIT 1")
+        ).scalar_one_or_none()
+    if other is not None:
+        raise InputError(
+            f"The demo closes months for good, and {other!r} in this database is none of its organizations; give the "
+            "demo a TICKETFLOW_HOME of its own."
+        )
+
+
 def _data_sets(connection: Connection) -> list[DemoData]:
     """The demo data sets that are there, of which there is never more than one."""
     rows = connection.execute(
