@@ -28,7 +28,8 @@ from rich.table import Table
 from sqlalchemy import Engine, text
 
 from benchmarks.lifecycle_rivals import LEAD, NOW, bare, loop
-from ticketflow_orch.database import SessionLimits, connect_engine
+from benchmarks.server import connect, own_server
+from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
 from ticketflow_orch.migrate import migrate
@@ -56,7 +57,7 @@ def main() -> int:
     console = Console(highlight=False, width=120)
     table = Table("what", "reservations", "ours", "bare", "ours / bare", "loop (sampled)", "loop / ours", "peak MiB")
     holds = True
-    with _server() as server:
+    with own_server(PARAMETERS) as server:
         few = max(1, arguments.reservations // 10)
         for name in NAMES:
             small = _in_a_process(server, _template(server, name, few, max(1, arguments.events // 10)), name)
@@ -92,12 +93,12 @@ def main() -> int:
 def _template(server: EmbeddedServer, name: str, reservations: int, events: int) -> str:
     """A database in which there is as much for the operation `name` to do."""
     database = f"{name}_{reservations}"
-    engine = _connect(server, "postgres")
+    engine = connect(server, "postgres")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"CREATE DATABASE {database}")
     engine.dispose()
     migrate(server.url(database))
-    engine = _connect(server, database)
+    engine = connect(server, database)
     with engine.begin() as connection:
         # Without the triggers, which look at each row: what is measured is not how they came.
         connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
@@ -115,11 +116,11 @@ def _template(server: EmbeddedServer, name: str, reservations: int, events: int)
 @contextmanager
 def _copy(server: EmbeddedServer, template: str) -> Iterator[Engine]:
     """A fresh copy of a database, with nothing left to write to disk."""
-    cluster = _connect(server, "postgres")
+    cluster = connect(server, "postgres")
     with cluster.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql(f"CREATE DATABASE measured TEMPLATE {template} STRATEGY file_copy")
         connection.exec_driver_sql("CHECKPOINT")
-        engine = _connect(server, "measured")
+        engine = connect(server, "measured")
         try:
             yield engine
         finally:
@@ -168,7 +169,7 @@ def _idle_tick(server: EmbeddedServer, crowd: int) -> float:
     """Seconds that the minute's question takes when `crowd` reservations lie there and none is due; the median."""
     database = _template(server, "crowd", crowd, max(1, crowd // 1000))
     rules = LifecycleRules(now=NOW.replace(year=NOW.year - 1), run_id="")
-    engine = _connect(server, database)
+    engine = connect(server, database)
     times = []
     with engine.connect() as connection:
         # Most of a table is history: it is what makes the planner think of reading all of it.
@@ -206,7 +207,7 @@ def _run_against_nothing(server: EmbeddedServer, console: Console) -> float:
 
 
 def _smallest(server: EmbeddedServer) -> int:
-    engine = _connect(server, "postgres")
+    engine = connect(server, "postgres")
     with engine.connect() as connection:
         names = connection.execute(text("SELECT datname FROM pg_database WHERE datname LIKE 'crowd%'")).scalars()
         return min(int(name.removeprefix("crowd_")) for name in names)
@@ -218,26 +219,6 @@ def _cpu(environment: dict[str, str], module: str, job: str) -> float:
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=300)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-@contextmanager
-def _server() -> Iterator[EmbeddedServer]:
-    folder = Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
-    # As root, another account runs the server and must reach it.
-    folder.chmod(0o755)
-    server = EmbeddedServer(folder, parameters=PARAMETERS)
-    server.start()
-    try:
-        yield server
-    finally:
-        server.remove()
-        (folder / "postgres.lock").unlink(missing_ok=True)
-        folder.rmdir()
-
-
-def _connect(server: EmbeddedServer, database: str) -> Engine:
-    limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
-    return connect_engine(server.url(database), "benchmark", limits=limits)
 
 
 def _arguments() -> argparse.Namespace:

@@ -30,8 +30,8 @@ from sqlalchemy import Engine, text
 
 from benchmarks.outbox_contenders import BATCH, CONTENDERS, IN_FLIGHT, LEASE
 from benchmarks.outbox_destinations import RECEIVER
+from benchmarks.server import connect, own_server
 from tests.sinks.http_receiver import ReceiverProcess
-from ticketflow_orch.database import SessionLimits, connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
 
 AT_LEAST = 1.5
@@ -85,12 +85,12 @@ class Bench:
 
     @contextmanager
     def _filled(self, name: str, jobs: int) -> Iterator[Engine]:
-        cluster = _connect(self.server, "postgres")
+        cluster = connect(self.server, "postgres")
         with cluster.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.exec_driver_sql("CREATE DATABASE measured")
             self._log.unlink(missing_ok=True)
             CONTENDERS[name].fill(self._url, jobs)
-            engine = _connect(self.server, "measured")
+            engine = connect(self.server, "measured")
             with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as inside:
                 inside.exec_driver_sql("VACUUM (ANALYZE)")
             connection.exec_driver_sql("CHECKPOINT")
@@ -168,24 +168,9 @@ def _snapshot(engine: Engine) -> Iterator[None]:
 
 @contextmanager
 def _bench() -> Iterator[Bench]:
-    folder = Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
-    # As root, another account runs the server and must reach it.
-    folder.chmod(0o755)
-    server = EmbeddedServer(folder, parameters=PARAMETERS)
-    server.start()
-    try:
-        with ReceiverProcess() as receiver, tempfile.TemporaryDirectory() as lines:
-            os.environ[RECEIVER] = receiver.url
-            yield Bench(server, Path(lines))
-    finally:
-        server.remove()
-        (folder / "postgres.lock").unlink(missing_ok=True)
-        folder.rmdir()
-
-
-def _connect(server: EmbeddedServer, database: str) -> Engine:
-    limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
-    return connect_engine(server.url(database), "benchmark", limits=limits)
+    with own_server(PARAMETERS) as server, ReceiverProcess() as receiver, tempfile.TemporaryDirectory() as lines:
+        os.environ[RECEIVER] = receiver.url
+        yield Bench(server, Path(lines))
 
 
 def _arguments() -> argparse.Namespace:

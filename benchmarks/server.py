@@ -1,0 +1,35 @@
+"""The Postgres that a benchmark runs on: its own, on disk, with the durability of production."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.embedded import EmbeddedServer
+
+
+@contextmanager
+def own_server(parameters: Mapping[str, str]) -> Iterator[EmbeddedServer]:
+    """A running server with `parameters`, of which nothing is left when the block ends."""
+    folder = Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
+    # As root, another account runs the server and must reach it.
+    folder.chmod(0o755)
+    server = EmbeddedServer(folder, parameters=parameters)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.remove()
+        (folder / "postgres.lock").unlink(missing_ok=True)
+        folder.rmdir()
+
+
+def connect(server: EmbeddedServer, database: str) -> Engine:
+    """An engine on `database` whose statements may take as long as they need."""
+    limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
+    return connect_engine(server.url(database), "benchmark", limits=limits)
