@@ -116,13 +116,15 @@ _WAITING = text("""
     SELECT kind, name FROM delivery_stop
 """)
 
-# A statement's own time serves as index condition, which the ever-changing clock cannot.
+# A statement's own time serves as index condition, which the ever-changing clock cannot. What is in flight stands in
+# front of what could go, and is left out: it would fill the window.
 OLDEST = """
     seen AS MATERIALIZED (
         SELECT due.*
         FROM unnest(CAST(:types AS text[])) AS kind (event_type) CROSS JOIN LATERAL (
             SELECT event_type, aggregate_type, aggregate_id, id, state, lease_until FROM outbox_event
             WHERE event_type = kind.event_type AND ended_at IS NULL AND available_at <= statement_timestamp()
+                AND (state = 'PENDING' OR lease_until < statement_timestamp())
             ORDER BY available_at, id LIMIT CAST(:window AS bigint)
         ) AS due
     )
