@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from random import Random
 
@@ -103,13 +103,13 @@ def test_a_provider_that_is_killed_at_any_instant_pays_each_exactly_once(
     to = configuration(provider, tmp_path, remembers=REMEMBERS)
     with ThreadPoolExecutor(1) as thread:
         relay = thread.submit(pay, engine, delivery(to), PATIENCE, SOON)
-        for _ in range(KILLS):
-            if relay.done():
-                break
-            with pytest.raises(TimeoutError):
-                relay.result(random.uniform(0.05, 0.4))
+        killed = 0
+        # On a quick machine all may be paid before the last of the kills.
+        while killed < KILLS and not wait([relay], random.uniform(0.05, 0.4)).done:
             provider.restart()
+            killed += 1
         relay.result(PATIENCE)
+    assert killed > 0
     assert provider.paid == payable, f"CHAOS_SEED={SEED} CHAOS_KILLS={KILLS}"
     assert settled(engine), states(engine)
 
