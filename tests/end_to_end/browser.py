@@ -29,7 +29,7 @@ def browsing(chromium: str, address: str) -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
         try:
             page = browser.new_page(base_url=address, viewport={"width": 1440, "height": 900})
-            page.set_default_timeout(30_000)
+            page.set_default_timeout(90_000)
             yield page
         finally:
             browser.close()
