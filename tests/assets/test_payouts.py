@@ -17,6 +17,7 @@ from schedules.payouts import payouts_job, payouts_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
 from tests.payable import close_owing, close_with, owing, request, rows
 from tests.rows import add_organization, instant
+from tests.schedules.runs import months_tick
 from tests.statements import execute
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.months import Month
@@ -173,15 +174,7 @@ def test_the_checks_name_what_is_missing_and_what_is_in_doubt(
 
 def tick(url: URL, instance: dg.DagsterInstance) -> dict[str, str] | str:
     """The tags of the run that the schedule requests at 06:30 on 3 May, or why it skips."""
-    database = DatabaseResource(url=url.render_as_string(hide_password=False))
-    with dg.build_schedule_context(
-        instance=instance,
-        scheduled_execution_time=instant("2026-05-03T04:30"),
-        resources={"database": database},
-        repository_def=build_definitions({"database": database}).get_repository_def(),
-    ) as context:
-        data = payouts_schedule.evaluate_tick(context)
-    return data.skip_message or dict((data.run_requests or [])[0].tags)
+    return months_tick(payouts_schedule, url, instance, instant("2026-05-03T04:30"))
 
 
 def test_the_schedule_asks_for_all_months_that_are_closed_and_not_paid(

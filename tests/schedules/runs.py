@@ -11,6 +11,7 @@ from sqlalchemy.engine import URL
 
 from resources import ClockResource, DatabaseResource
 from schedules import SCHEDULES
+from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.firings import window_tags
 
 
@@ -52,6 +53,21 @@ class Office:
             "database": DatabaseResource(url=self.url.render_as_string(hide_password=False)),
             "clock": ClockResource(fixed_at=at.isoformat()),
         }
+
+
+def months_tick(
+    schedule: dg.ScheduleDefinition, url: URL, instance: dg.DagsterInstance, at: datetime
+) -> dict[str, str] | str:
+    """The tags of the run that a schedule of months requests when it is `at`, or why it skips."""
+    database = DatabaseResource(url=url.render_as_string(hide_password=False))
+    with dg.build_schedule_context(
+        instance=instance,
+        scheduled_execution_time=at,
+        resources={"database": database},
+        repository_def=build_definitions({"database": database}).get_repository_def(),
+    ) as context:
+        data = schedule.evaluate_tick(context)
+    return data.skip_message or dict((data.run_requests or [])[0].tags)
 
 
 def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:

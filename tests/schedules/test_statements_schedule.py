@@ -13,6 +13,7 @@ from resources import DatabaseResource
 from schedules.statements import statements_job, statements_schedule
 from tests.books import FEBRUARY, JANUARY, MARCH, settle_and_close
 from tests.rows import add_movement, add_organization, instant
+from tests.schedules.runs import months_tick
 from tests.statements import execute
 from ticketflow_orch.definitions import build_definitions
 
@@ -25,15 +26,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 def tick(url: URL, instance: dg.DagsterInstance) -> dict[str, str] | str:
     """The tags of the run that is requested, or why none is."""
-    database = DatabaseResource(url=url.render_as_string(hide_password=False))
-    with dg.build_schedule_context(
-        instance=instance,
-        scheduled_execution_time=instant("2026-05-03T05:00"),
-        resources={"database": database},
-        repository_def=build_definitions({"database": database}).get_repository_def(),
-    ) as context:
-        data = statements_schedule.evaluate_tick(context)
-    return data.skip_message or dict((data.run_requests or [])[0].tags)
+    return months_tick(statements_schedule, url, instance, instant("2026-05-03T05:00"))
 
 
 def test_it_asks_for_all_closed_months_without_statements_in_one_run(
