@@ -28,7 +28,7 @@ from tests.relay.world import (
 from tests.rows import instant
 from ticketflow_orch import cli, outbox_desk
 from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.preparing import EventKind, Recorded
+from ticketflow_orch.delivery.preparing import EventKind, Recorded, Rendered
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.outbox_desk import Choice, Resolution
@@ -202,6 +202,16 @@ def test_an_event_is_shown_with_its_attempts_its_answer_and_its_bytes(engine: En
     for line in ("state: DEAD", "attempts: 1, 1 in all", "answer: 500 oh", 'payload: {"name": "a"}', "  Subject: x"):
         assert line in shown.splitlines()
     assert "\x1b" not in shown
+
+
+def test_the_bytes_that_are_shown_before_are_those_that_are_sent(engine: Engine) -> None:
+    event_id = put(engine, "a", "PENDING")
+    rendered = {"Told": EventKind(lambda _, messages: {one.event_id: Rendered(b"a mail") for one in messages})}
+    with engine.connect() as connection:
+        plain, mail = (outbox_desk.show(connection, kinds, event_id).body for kinds in ({}, rendered))
+    receiver = Receiver()
+    run(engine, delivery(receiver))
+    assert ([message.body for message in receiver.sent], mail) == ([plain], None)
 
 
 def test_commands_decide_about_events(engine: Engine, home: Path) -> None:

@@ -35,9 +35,9 @@ def messages_of(engine: Engine) -> list[Message]:
                 row.event_type,
                 row.aggregate_type,
                 row.aggregate_id,
-                row.payload,
+                json.dumps(row.payload),
                 row.occurred_at,
-                b"{}",
+                None,
                 row.attempts,
             )
             for row in found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from tests.payable import MARCH, rows
 from tests.payments import configuration, delivery, owe, pay, states, under_way
 from tests.provider import Provider
 from ticketflow_orch.database import transaction
+from ticketflow_orch.delivery.kinds import KINDS
+from ticketflow_orch.outbox_desk import show
 from ticketflow_orch.payouts import decisions
 from ticketflow_orch.payouts.decisions import Selection
 
@@ -189,7 +192,11 @@ def test_the_bytes_of_every_attempt_are_the_same(engine: Engine, provider: Provi
     provider.behave(lose=1)
     to = configuration(provider, tmp_path, attempts=3)
     pay(engine, delivery(to))
-    [(body, key)] = rows(engine, "SELECT body, event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
+    [(key,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
+    with engine.connect() as connection:
+        body = show(connection, KINDS, key).body
+    assert body is not None
     data = json.loads(body)["data"]
     assert (data["amount"], data["currency"], data["month"]) == (1_000, "JPY", "2026-03")
-    assert [entry.key for entry in provider.entries] == [str(key)]
+    fingerprint = hashlib.sha256(body).hexdigest()
+    assert [(entry.key, entry.fingerprint) for entry in provider.entries] == [(str(key), fingerprint)]

@@ -32,6 +32,8 @@ pytestmark = pytest.mark.every_server
 def built_from_python(server: EmbeddedServer) -> Iterator[Engine]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     run_sql(server.url(), f"CREATE DATABASE {name}")
+    # The tables name it only; what it does is the migrations' affair.
+    run_sql(server.url(name), "CREATE FUNCTION new_event_id() RETURNS uuid RETURN gen_random_uuid()")
     engine = connect_engine(server.url(name), "pytest", connections=1)
     metadata.create_all(engine)
     yield engine
@@ -286,7 +288,19 @@ def test_one_pass_of_a_month_runs_at_a_time(engine: Engine) -> None:
     assert "settlement_pass_one_running" in refusal(engine, second)
 
 
-@pytest.mark.parametrize("change", ["payload = '{\"a\": 1}'", "event_id = gen_random_uuid()", "occurred_at = now()"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "event_id = gen_random_uuid()",
+        "aggregate_type = 'other'",
+        "aggregate_id = 'other'",
+        "event_type = 'other'",
+        "payload = '{\"a\": 1}'",
+        "dedupe_key = 'other'",
+        "occurred_at = now()",
+    ],
+    ids=lambda change: change.partition(" ")[0],
+)
 def test_an_outbox_event_says_the_same_on_every_attempt(engine: Engine, change: str) -> None:
     machine = machine_of("outbox_event")
     execute(engine, insertion(machine.table, machine.row))
@@ -350,6 +364,15 @@ IMPOSSIBLE: list[tuple[str, dict[str, str], str]] = [
         ]
     ),
 ]
+
+
+def test_event_ids_are_uuids_of_version_7_that_grow_with_time(engine: Engine) -> None:
+    with engine.connect() as connection:
+        before, first, _, second, after = connection.execute(
+            text("SELECT clock_timestamp(), new_event_id(), pg_sleep(0.002), new_event_id(), clock_timestamp()")
+        ).one()
+    assert {(one.version, one.variant) for one in (first, second)} == {(7, uuid.RFC_4122)}
+    assert before.timestamp() * 1000 - 1 < first.int >> 80 < second.int >> 80 <= after.timestamp() * 1000
 
 
 def test_rows_that_cannot_be_are_refused(surrounded: Engine) -> None:

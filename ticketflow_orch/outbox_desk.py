@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
-from ticketflow_orch.delivery import Message, Outcome, Verdict
+from ticketflow_orch.delivery import Message, Outcome, Verdict, envelope
 from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.delivery.preparing import EventKind, Fate, Recorded
 from ticketflow_orch.errors import InputError
@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """All that is known of one event. `attempt` counts every claim; `body` is what was or will be sent, once frozen."""
+    """All that is known of one event. `attempt` counts every claim; `body` is what is sent, once that is known."""
 
     event: Event
     payload: Mapping[str, Any]
@@ -112,7 +112,7 @@ def list_events(
     return tuple(Event(*row) for row in connection.execute(query, values))
 
 
-def show(connection: Connection, event_id: UUID) -> Detail:
+def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID) -> Detail:
     """All that is known of an event.
 
     Raises:
@@ -121,7 +121,11 @@ def show(connection: Connection, event_id: UUID) -> Detail:
     row = connection.execute(_SHOW, {"event_id": event_id}).one_or_none()
     if row is None:
         raise _unknown(event_id)
-    return Detail(Event(*row[:11]), *row[11:])
+    detail = Detail(Event(*row[:11]), *row[11:20])
+    kind = kinds.get(row.event_type)
+    if detail.body is None and (kind is None or kind.preparer is None):
+        return replace(detail, body=envelope(row.event_type, row.occurred_at, row.data))
+    return detail
 
 
 def require_destination(delivery: Delivery, destination: str) -> None:
@@ -275,9 +279,9 @@ def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
         found.event_type,
         found.aggregate_type,
         found.aggregate_id,
-        found.payload,
+        found.data,
         found.occurred_at,
-        found.body or b"",
+        found.body,
         found.attempts,
         found.doubtful_since is not None,
     )
@@ -312,11 +316,13 @@ _OF_STATE = text(f"""
 
 _SHOW = text(f"""
     SELECT {_COLUMNS}, payload, dedupe_key, attempts, owner, lease_until, first_attempt_at, doubtful_since,
-        last_response, body
+        last_response, body, CAST(payload AS text) AS data
     FROM outbox_event WHERE event_id = CAST(:event_id AS uuid)
 """)
 
-_LOCK = text("SELECT * FROM outbox_event WHERE event_id = CAST(:event_id AS uuid) FOR UPDATE")
+_LOCK = text("""
+    SELECT *, CAST(payload AS text) AS data FROM outbox_event WHERE event_id = CAST(:event_id AS uuid) FOR UPDATE
+""")
 
 # In the order of ids, as everything that takes several events.
 _REDRIVE = text("""

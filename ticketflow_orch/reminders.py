@@ -243,7 +243,7 @@ _REMIND = text(f"""
         {_DECIDABLE} AND event.id = ANY (CAST(:ids AS bigint[]))
     ), reminded AS (
         INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
-        SELECT id, CAST(:kind AS text), event_date, state, CASE WHEN state = 'QUEUED' THEN gen_random_uuid() END
+        SELECT id, CAST(:kind AS text), event_date, state, CASE WHEN state = 'QUEUED' THEN new_event_id() END
         FROM decided ORDER BY id
         ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
         RETURNING reservation_id, event_date, state, outbox_event_id

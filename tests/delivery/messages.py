@@ -24,15 +24,14 @@ SECRETS = {
 def message(body: bytes | None = None, *, aggregate_id: str = "r-1", attempt: int = 1) -> Message:
     """An event of its own; without `body`, the JSON envelope of its payload."""
     payload = {"reservation": aggregate_id, "buyer": "Zoë"}
-    envelope = {"type": "ReservationExpired", "timestamp": "2026-03-01T09:00:00+00:00", "data": payload}
     return Message(
         event_id=uuid.uuid4(),
         event_type="ReservationExpired",
         aggregate_type="reservation",
         aggregate_id=aggregate_id,
-        payload=payload,
+        data=json.dumps(payload, ensure_ascii=False),
         occurred_at=datetime(2026, 3, 1, 9, tzinfo=UTC),
-        body=json.dumps(envelope, ensure_ascii=False).encode() if body is None else body,
+        rendered=body,
         attempt=attempt,
     )
 

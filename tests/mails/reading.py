@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -15,9 +16,18 @@ from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
 EVENT_ID = UUID("0b9f1a52-7c1e-4d3c-9a55-2f6f1f3f7a10")
 
 
-def event(event_type: str, payload: Mapping[str, Any], event_id: UUID = EVENT_ID, body: bytes = b"") -> Message:
+def event(
+    event_type: str, payload: Mapping[str, Any], event_id: UUID = EVENT_ID, rendered: bytes | None = None
+) -> Message:
     return Message(
-        event_id, event_type, "any", "any", payload, instant("2026-06-01T18:00"), body, attempt=1 + bool(body)
+        event_id,
+        event_type,
+        "any",
+        "any",
+        json.dumps(payload),
+        instant("2026-06-01T18:00"),
+        rendered,
+        attempt=1 if rendered is None else 2,
     )
 
 

@@ -121,9 +121,9 @@ def test_an_event_that_moved_within_its_day_is_told_with_its_new_time(engine: En
 
 def test_what_has_been_sent_before_is_sent_again_as_it_was_unless_there_is_nothing_left(engine: Engine) -> None:
     add_ticket(engine)
-    assert prepared(engine, body=b"as it was") == Rendered(b"as it was")
+    assert prepared(engine, rendered=b"as it was") == Rendered(b"as it was")
     execute(engine, "UPDATE event SET status = 'CANCELLED'")
-    assert reason(prepared(engine, body=b"as it was")) == "The event is CANCELLED."
+    assert reason(prepared(engine, rendered=b"as it was")) == "The event is CANCELLED."
 
 
 def test_markup_in_a_title_stays_text_and_a_line_end_ends_no_line(engine: Engine) -> None:

@@ -131,7 +131,7 @@ def test_who_cannot_be_mailed_is_suppressed_with_the_reason(engine: Engine) -> N
 def test_what_has_been_sent_before_is_sent_again_as_it_was(engine: Engine) -> None:
     add_theatre(engine)
     close(engine, MARCH)
-    message = event("StatementReady", ready().payload, body=b"as it was")
+    message = event("StatementReady", ready().payload, rendered=b"as it was")
     assert prepare(engine, message) == [Rendered(b"as it was")]
 
 

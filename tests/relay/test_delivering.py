@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections import Counter
@@ -62,12 +61,8 @@ def test_the_body_is_the_type_the_instant_and_the_payload_and_the_same_on_each_a
     run(engine, delivery(receiver))
     [body] = {message.body for message in receiver.sent}
     assert [message.attempt for message in receiver.sent] == [1, 2, 3]
-    assert json.loads(body) == {
-        "type": "Told",
-        "timestamp": "2026-06-01T00:00:00.500000Z",
-        "data": {"name": "a"},
-    }
-    assert event(engine, "a").body == body
+    # To the byte: a receiver compares them, and events outlive the version of this code that sent them first.
+    assert body == b'{"type": "Told", "timestamp": "2026-06-01T00:00:00.500000Z", "data": {"name": "a"}}'
 
 
 def test_events_of_an_aggregate_arrive_in_order_whatever_is_refused(engine: Engine) -> None:

@@ -162,12 +162,11 @@ def test_an_event_that_kills_its_process_is_dead_after_its_attempts_while_others
             change(engine, f"{number}", "lease_until = least(lease_until, clock_timestamp())")
     assert killed == 3
     assert states(engine) == {"poison": "DEAD"} | {f"{number}": "DELIVERED" for number in range(30)}
-    frozen = event(engine, "poison").body
     with engine.begin() as connection:
         assert redrive(connection, Choice(event_types=("Told",))) == 1
     receiver = Receiver()
     assert run(engine, delivery(receiver)).delivered >= 1
-    assert [(message.payload["name"], message.body) for message in receiver.sent] == [("poison", frozen)]
+    assert receiver.names == ["poison"]
 
 
 def test_what_was_left_behind_is_due_and_what_is_in_hand_is_not(engine: Engine) -> None:

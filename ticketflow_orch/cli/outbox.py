@@ -65,9 +65,10 @@ def show(event_id: EventId) -> None:
     """Show all that is known of an event: payload, attempts, the last answer, the bytes that are sent."""
     from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
+    from ticketflow_orch.delivery.kinds import KINDS
 
     with database("outbox") as engine, engine.connect() as connection:
-        _print(outbox_desk.show(connection, outbox_desk.parse_event_id(event_id)))
+        _print(outbox_desk.show(connection, KINDS, outbox_desk.parse_event_id(event_id)))
 
 
 @app.command("redrive")

@@ -6,9 +6,10 @@ dead or in doubt is for the relay, which records the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Protocol
 from uuid import UUID
@@ -52,18 +53,42 @@ class Outcome:
 class Message:
     """One attempt at an event, as a transport sees it. `event_id` and `body` are the same on every attempt.
 
-    `doubtful`: the receiver may have it from an earlier attempt.
+    `data`: the payload as Postgres writes it. `rendered`: what a preparer made of it at the first attempt, None where
+    none did so far. `doubtful`: the receiver may have it from an earlier attempt.
     """
 
     event_id: UUID
     event_type: str
     aggregate_type: str
     aggregate_id: str
-    payload: Mapping[str, Any]
+    data: str
     occurred_at: datetime
-    body: bytes
+    rendered: bytes | None
     attempt: int
     doubtful: bool = False
+
+    @property
+    def payload(self) -> dict[str, Any]:
+        """The payload, read anew each time."""
+        read: dict[str, Any] = json.loads(self.data)
+        return read
+
+    @property
+    def body(self) -> bytes:
+        """The bytes that are sent."""
+        if self.rendered is None:
+            return envelope(self.event_type, self.occurred_at, self.data)
+        return self.rendered
+
+
+def envelope(event_type: str, occurred_at: datetime, data: str) -> bytes:
+    """The body of an event that nobody renders: one JSON object, as Standard Webhooks has it.
+
+    Made of what never changes about an event, so it is the same at every attempt without being kept.
+    """
+    at = occurred_at.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds")
+    head = json.dumps({"type": event_type, "timestamp": f"{at}Z"}, ensure_ascii=False)
+    return f'{head[:-1]}, "data": {data}}}'.encode()
 
 
 class FencedError(RuntimeError):

@@ -85,6 +85,9 @@ class Delivery:
         Raises:
             InputError: there is no destination of that name.
         """
+        made = self._made.get(destination)
+        if made is not None:
+            return made
         if destination not in self._makers:
             known = ", ".join(sorted(self._makers))
             raise InputError(f"There is no destination {destination!r}; the configuration of delivery has {known}.")

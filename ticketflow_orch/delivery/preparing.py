@@ -31,7 +31,7 @@ class Rendered:
 
 Prepared = Suppressed | Rendered
 
-# Called before every attempt with the events of one type that a batch holds (`body` is empty before the first), in a
+# Called before every attempt with the events of one type that a batch holds (`rendered` is None before the first), in a
 # transaction that does nothing else of weight. Has an answer for each; an event whose answer is missing, or for which
 # it raises when asked about it alone, counts as refused.
 Preparer = Callable[[Connection, Sequence[Message]], Mapping[UUID, Prepared]]

@@ -32,7 +32,8 @@ def prepare_reminders(
 ) -> dict[UUID, Prepared]:
     """For each message its mail, with the event as it stands now, or why it is not to be sent; one query.
 
-    `now` is the business time (aware). A message that has a body keeps it: what may have been sent does not change.
+    `now` is the business time (aware). A message that was rendered stays as it is: what may have been sent does not
+    change.
     """
     references = [message.payload["ref"] for message in messages]
     found = {row.public_ref: row for row in connection.execute(_RESERVATIONS, {"references": references})}
@@ -50,7 +51,9 @@ def prepare_reminders(
 def _prepared(message: Message, reservation: Reservation, now: datetime, options: MailOptions) -> Prepared:
     event_date = date.fromisoformat(message.payload["event_date"])
     why_not = _nothing_to_remind_of(reservation, event_date, now)
-    return Rendered(message.body or _mail(message, reservation, options)) if why_not is None else Suppressed(why_not)
+    if why_not is not None:
+        return Suppressed(why_not)
+    return Rendered(_mail(message, reservation, options) if message.rendered is None else message.rendered)
 
 
 def _nothing_to_remind_of(reservation: Reservation, event_date: date, now: datetime) -> str | None:

@@ -35,7 +35,7 @@ def prepare_statements(
 ) -> dict[UUID, Prepared]:
     """For each message its mail with the statement attached, or why it is not to be sent; a few queries a month.
 
-    A message that has a body keeps it: what may have been sent does not change.
+    A message that was rendered stays as it is: what may have been sent does not change.
 
     Raises:
         UnbalancedStatementError: a statement does not add up.
@@ -51,8 +51,8 @@ def prepare_statements(
             prepared[message.event_id] = Suppressed("The organization has no contact address.")
         elif mail_address(organization.contact_email) is None:
             prepared[message.event_id] = Suppressed("The contact address is not one that mail can be sent to.")
-        elif message.body:
-            prepared[message.event_id] = Rendered(message.body)
+        elif message.rendered is not None:
+            prepared[message.event_id] = Rendered(message.rendered)
         else:
             to_render[_key(message)] = message
     for key in sorted({month for _, _, month in to_render}):

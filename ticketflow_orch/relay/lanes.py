@@ -145,7 +145,8 @@ class Lane:
                 self._wake.set()
                 return
             self._results.append(self._shift.send(claimed))
-            if not self._queue or len(self._results) >= self._size // 2:
+            # While ends are being written, the writer wakes the lane.
+            if not self._queue or (self._writing is None and len(self._results) >= self._size // 2):
                 self._wake.set()
 
     def _collect(self, connection: Connection, writer: ThreadPoolExecutor) -> None:

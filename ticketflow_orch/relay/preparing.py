@@ -88,10 +88,10 @@ def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed])
             ended.append(Ended(one, "SUPPRESSED", reason=answer.reason))
         elif not isinstance(answer, Rendered):
             raise LookupError(f"no answer about event {one.message.event_id}")  # noqa: TRY004 - there is none at all
-        elif one.has_body:
+        elif one.message.rendered is not None:
             events.append(one)
         else:
-            rendered[one.id] = replace(one, message=replace(one.message, body=answer.body), has_body=True)
+            rendered[one.id] = replace(one, message=replace(one.message, rendered=answer.body))
     frozen = _freeze(connection, list(rendered.values()))
     return Ready(tuple(events) + frozen, tuple(ended), len(rendered) - len(frozen))
 
@@ -102,7 +102,7 @@ def _freeze(connection: Connection, rendered: Sequence[Claimed]) -> tuple[Claime
     values = {
         "ids": [one.id for one in rendered],
         "attempts": [one.message.attempt for one in rendered],
-        "bodies": [one.message.body for one in rendered],
+        "bodies": [one.message.rendered for one in rendered],
     }
     ours = set(connection.execute(_FREEZE, values).scalars())
     return tuple(one for one in rendered if one.id in ours)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from sqlalchemy import Connection, Engine
 
@@ -32,8 +31,9 @@ Result = Ended | Claimed
 class Shift:
     """What the lanes of one drain share. `stop` and `until` (on the monotonic clock) end it.
 
-    `pause`: the lanes are to end because lost events wait to be tried, which must happen while nothing else is in
-    flight. `gone`: the destinations that said that they want nothing any more.
+    `leases`: for how many seconds a claim for each destination lasts: what it may wait to be begun, and what an attempt
+    may take. `pause`: the lanes are to end because lost events wait to be tried, which must happen while nothing else
+    is in flight. `gone`: the destinations that said that they want nothing any more.
     """
 
     engine: Engine
@@ -49,11 +49,21 @@ class Shift:
     lost: set[Lost] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     tally: Counter[str] = field(default_factory=Counter)
+    leases: dict[str, float] = field(init=False)
     busy: set[str] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: Waiting = field(default_factory=lambda: Waiting((), frozenset(), frozenset()))
     _known_at: float = -_KNOWN
     _retried_at: float = -_BETWEEN_RETRIES
+
+    def __post_init__(self) -> None:
+        """Lay down how long a claim for each destination lasts."""
+        routes = (self.delivery.default, *self.delivery.routes.values())
+        self.leases = {
+            name: self.patience
+            + max((route.limit.total_seconds() for route in routes if route.destination == name), default=0.0)
+            for name in self.delivery.destinations
+        }
 
     def over(self) -> bool:
         """Whether nothing more may be begun in this shift."""
@@ -67,15 +77,6 @@ class Shift:
             yield connection
             connection.exec_driver_sql(looking.PLANNED_AS_EVER)
 
-    def lease(self, destination: str) -> float:
-        """How long a claim for `destination` lasts: what it may wait to be begun, and what an attempt may take."""
-        limits = [
-            route.limit
-            for route in (self.delivery.default, *self.delivery.routes.values())
-            if route.destination == destination
-        ]
-        return self.patience + max(limits, default=timedelta(0)).total_seconds()
-
     def wanted(self, connection: Connection, destination: str, *, anew: bool) -> Wanted:
         """What may be claimed for `destination`, as known for half a second at most, or `anew`."""
         with self._lock:
@@ -84,10 +85,9 @@ class Shift:
             waiting = self._waiting
         return Wanted(
             owner=self.finisher.owner,
-            lease=self.lease(destination),
+            lease=self.leases[destination],
             types=waiting.claimable(self.delivery, destination),
             skipping=waiting.skipping(self.delivery),
-            rendered=tuple(kind for kind, special in self.kinds.items() if special.preparer is not None),
             committing=tuple(kind for kind in waiting.types if self.delivery.route(kind).remembers is not None),
         )
 
@@ -134,7 +134,7 @@ class Shift:
         route = self.delivery.route(claimed.message.event_type)
         if route.destination in self.gone:
             return claimed
-        commit = commit_of(self.engine, claimed, route, self.lease(route.destination))
+        commit = commit_of(self.engine, claimed, route, self.leases[route.destination])
         ended = attempt(claimed, route, self.delivery.transport(route.destination), commit)
         if ended is not None and ended.gone is not None:
             self.gone.add(ended.gone)

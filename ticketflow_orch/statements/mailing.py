@@ -34,7 +34,7 @@ def queue_mails(engine: Engine, month: Month, *, now: datetime, mail_from: datet
 _QUEUE = text("""
     WITH mailed AS (
         INSERT INTO statement_mail (organization_id, currency, month, outbox_event_id)
-        SELECT organization_id, balance.currency, balance.month, gen_random_uuid()
+        SELECT organization_id, balance.currency, balance.month, new_event_id()
         FROM organization_balance AS balance
         JOIN organization ON organization.id = organization_id AND contact_email <> ''
         JOIN settlement_window ON settlement_window.month = balance.month
