@@ -109,7 +109,7 @@ def test_the_role_of_runs_does_the_work_of_all_schedules(engine: Engine, restric
 
     assert run_once(restricted, Firing("any", at, "run"), work).status == "DONE"
     with transaction(restricted) as connection:
-        assert alert_once(connection, Alert("Any", "one", {}), at)
+        assert alert_once(connection, Alert("WorkOverdue", "one", {}), at)
         assert sweep(connection) == ()
     with engine.begin() as connection:
         connection.execute(text("UPDATE job_firing SET fired_at = '2020-01-01Z'"))

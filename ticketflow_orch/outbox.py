@@ -10,10 +10,33 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+# All that is ever told; docs/delivery.md says what each of them carries.
+EVENT_TYPES = frozenset({
+    "DestinationGone",
+    "DuplicateFiring",
+    "EventClosed",
+    "MonthSettled",
+    "OutboxEventDead",
+    "OutboxEventInDoubt",
+    "PaymentAfterExpiry",
+    "PayoutContradicted",
+    "PayoutInDoubt",
+    "PayoutRequested",
+    "PayoutsHeldForReview",
+    "ReminderDue",
+    "ReservationExpired",
+    "ReservationPaymentStuck",
+    "RowLeftOut",
+    "StaleClaim",
+    "StatementReady",
+    "WindowMissed",
+    "WorkOverdue",
+})  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class OutboxEvent:
-    """One effect on the outside world.
+    """One effect on the outside world, `event_type` one of EVENT_TYPES.
 
     Events of one aggregate (the row that changed) are delivered in order. `dedupe_key` makes the effect happen once:
     a second event under the same key is not written. `occurred_at` is the business time, aware.
@@ -35,7 +58,12 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     """Write `event` in the caller's transaction; False when its key is there already.
 
     To be called while the aggregate's row is locked, so that the order of ids is the order of commits.
+
+    Raises:
+        ValueError: its type is not in EVENT_TYPES.
     """
+    if event.event_type not in EVENT_TYPES:
+        raise ValueError(f"{event.event_type!r} is not in EVENT_TYPES; no route could name it.")
     written = connection.execute(
         text("""
             INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)

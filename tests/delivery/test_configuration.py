@@ -182,6 +182,12 @@ HOOK = "destinations.partners"
         ("[routes.default]", "[rout.default]", "rout is no option; correct its name or leave it out."),
         ('path = "sent', 'file = "sent', "destinations.log.file is no option; correct its name or leave it out."),
         ('destination = "log"', 'destination = "lag"', "routes.MonthSettled.destination = 'lag' is no destination; "),
+        (
+            "[routes.MonthSettled]",
+            "[routes.MonthSetled]",
+            "routes.MonthSetled is the route of no type of event; correct its name, perhaps to MonthSettled, or leave",
+        ),
+        ("[routes.MonthSettled]", "[routes.X]", "routes.X is the route of no type of event; name one that docs/"),
         ("attempts = 20", "attempts = 0", "routes.PayoutRequested.attempts = 0 is refused: "),
         ('"skip"', '"drop"', "routes.ReminderDue.when_dead = 'drop' is refused: "),
         ('"PT24H"', '"a day"', "routes.PayoutRequested.remembers = 'a day' is refused: write a length"),

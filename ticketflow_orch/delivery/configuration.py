@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -27,6 +28,7 @@ from ticketflow_orch.delivery.destinations import (
 from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox import EVENT_TYPES
 from ticketflow_orch.settings import Length, Settings
 
 WhenDead = Literal["block", "skip"]
@@ -160,6 +162,10 @@ def _delivery(document: Mapping[str, Any], name: str, home: Path, environment: M
 def _route(
     kind: str, table: _RouteTable, destinations: Mapping[str, WebhookDestination | SmtpDestination | FileDestination]
 ) -> Route:
+    if kind != "default" and kind not in EVENT_TYPES:
+        near = get_close_matches(kind, EVENT_TYPES, n=1)
+        hint = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
+        raise InputError(f"routes.{kind} is the route of no type of event; {hint}, or leave it out.")
     target = destinations.get(table.destination)
     if target is None:
         raise InputError(
