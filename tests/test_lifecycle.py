@@ -111,6 +111,24 @@ def test_a_capture_after_the_expiry_is_told_once_and_listed_until_it_is_refunded
         assert money_without_ticket(connection) == ()
 
 
+def test_no_temporary_table_takes_what_a_late_capture_tells(engine: Engine) -> None:
+    organization = add_organization(engine)
+    held = add_reservation(engine, add_event(engine, organization), public_ref="held")
+    expire_reservations(engine, rules())
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TEMPORARY TABLE outbox_event AS TABLE public.outbox_event WITH NO DATA")
+        connection.execute(
+            text("""
+                INSERT INTO money_movement (external_ref, organization_id, reservation_id, kind, currency, amount,
+                    commission_rate_bps, commission_tax_bps, occurred_at)
+                VALUES ('late', :organization, :held, 'CAPTURE', 'EUR', 100, 0, 0, now())
+            """),
+            {"organization": organization, "held": held},
+        )
+        connection.exec_driver_sql("DROP TABLE pg_temp.outbox_event")
+    assert ("PaymentAfterExpiry", "held") in told(engine)
+
+
 def test_a_capture_and_the_expiry_of_its_reservation_wait_for_each_other(engine: Engine) -> None:
     organization = add_organization(engine)
     held = add_reservation(engine, add_event(engine, organization))
