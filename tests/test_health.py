@@ -14,13 +14,13 @@ from ticketflow_orch.executions import Execution
 from ticketflow_orch.health import problems
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox_backlog import Backlog
-from ticketflow_orch.situation import Situation
+from ticketflow_orch.situation import Counted, Situation
 
 NOW = instant("2026-06-02T12:00")
 WELL = Situation(
     business_now=NOW, database_now=NOW, clock_difference=0.2, firings=(), effects=(), undelivered=(),
-    delivered=(), last_success={}, due_since={}, outbox=Backlog(NOW, None, 0, 0, 0, 0), unsettled=(), parked=0,
-    stale=(), stuck=0, without_ticket=0,
+    delivered=(), last_success={}, due_since={}, outbox=Backlog(NOW, None, 0, 0, 0, 0), payouts=(), unsettled=(),
+    parked=0, stale=(), stuck=0, without_ticket=0,
 )  # fmt: skip
 
 
@@ -79,6 +79,13 @@ def test_events_that_wait_for_a_person_are_a_problem_unless_a_person_holds_them(
         "outbox: 1 event is DEAD; redrive or resolve what `ticketflow outbox list --state dead` shows.",
         "outbox: 2,000 events are IN_DOUBT; resolve what `ticketflow outbox list --state in_doubt` shows.",
     ]
+
+
+def test_payouts_in_doubt_are_a_problem_and_those_under_way_or_held_are_not() -> None:
+    waiting = (Counted(("HELD",), 3), Counted(("REQUESTED",), 2))
+    assert found(payouts=waiting) == []
+    [line] = found(payouts=(*waiting, Counted(("IN_DOUBT",), 1)))
+    assert line.startswith("payouts: 1 in doubt; ask the provider")
 
 
 @pytest.mark.parametrize(("difference", "direction"), [(5.1, "ahead of"), (-5.1, "behind")])

@@ -54,5 +54,5 @@ def test_every_metric_says_what_it_means(engine: Engine) -> None:
     registry = CollectorRegistry()
     registry.register(TicketFlowCollector(engine, SETTINGS))
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
-    assert len(families) == 13
+    assert len(families) == 14
     assert all(family.documentation.endswith(".") for family in families)

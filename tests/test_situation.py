@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
+from tests.payable import owing, request, requested_payout
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import deliver, execute, take
 from tests.test_settlement import settle
@@ -138,6 +139,16 @@ def test_what_waits_for_a_person_is_counted(engine: Engine) -> None:
     seen = situation(engine)
     assert (seen.stuck, seen.without_ticket, seen.parked) == (1, 1, 1)
     assert [claim.key for claim in seen.stale] == ["stale"]
+
+
+def test_payouts_are_counted_until_they_are_decided(engine: Engine) -> None:
+    requested_payout(engine)
+    owing(engine, month=Month(2026, 4))
+    request(engine, Month(2026, 4))
+    execute(engine, "UPDATE payout SET state = 'IN_DOUBT' WHERE month = '2026-03-01'")
+    assert situation(engine).payouts == (Counted(("IN_DOUBT",), 1), Counted(("REQUESTED",), 1))
+    execute(engine, "UPDATE payout SET state = 'CONFIRMED', answered_at = now() WHERE month = '2026-03-01'")
+    assert situation(engine).payouts == (Counted(("REQUESTED",), 1),)
 
 
 def test_months_that_are_over_and_not_settled_are_named(engine: Engine) -> None:

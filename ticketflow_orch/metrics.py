@@ -57,6 +57,9 @@ def families(situation: Situation) -> Iterator[GaugeMetricFamily]:
         situation.undelivered,
     )
     yield _counts("outbox_delivered_24h", "Events delivered in the last 24 hours.", "event_type", situation.delivered)
+    yield _counts(
+        "payouts", "Payouts that are not decided, by state; at most 100,000 are counted.", "state", situation.payouts
+    )
     for name, meaning, value in (
         (
             "outbox_oldest_due_seconds",

@@ -31,7 +31,7 @@ _LONGEST_STATEMENT = "10s"
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many, by what: (job, host, outcome), (job, effect), (event type, state) or (event type,)."""
+    """How many, by what: (job, host, outcome), (job, effect), (event type, state), (event type,) or (state,)."""
 
     labels: tuple[str, ...]
     count: int
@@ -55,6 +55,7 @@ class Situation:
     last_success: Mapping[str, datetime]
     due_since: Mapping[str, datetime]
     outbox: Backlog
+    payouts: tuple[Counted, ...]
     unsettled: tuple[Month, ...]
     parked: int
     stale: tuple[Execution, ...]
@@ -82,6 +83,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             last_success=_last_success(connection),
             due_since=_due_since(connection, settings, now),
             outbox=read_backlog(connection),
+            payouts=_counted(connection, PAYOUTS, most=MOST),
             unsettled=due_months(connection, now, Month.parse(settings.first_month)),
             parked=connection.execute(text(PARKED)).scalar_one(),
             stale=stale_claims(connection),
@@ -173,6 +175,14 @@ DELIVERED = """
     SELECT event_type, count(*) FROM outbox_event
     WHERE state = 'DELIVERED' AND ended_at >= CAST(:since AS timestamptz)
     GROUP BY event_type ORDER BY event_type
+"""
+
+# Those that the provider has not decided about: few, and found by their index.
+PAYOUTS = """
+    SELECT state, count(*) FROM (
+        SELECT state FROM payout WHERE state IN ('HELD', 'REQUESTED', 'IN_DOUBT') LIMIT CAST(:most AS bigint)
+    ) AS waiting
+    GROUP BY state ORDER BY state
 """
 
 PARKED = "SELECT count(*) FROM parked_organization WHERE resolved_at IS NULL"
