@@ -14,6 +14,7 @@ from resources import ClockResource, DatabaseResource
 from ticketflow_orch.audit import Finding
 from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
 from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
+from ticketflow_orch.counts import counted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.firings import record, scheduled_firing
@@ -134,10 +135,9 @@ def _summary(result: ClosedBooks) -> str:
     balances = sum(total.organizations for total in result.balances)
     paying = sum(total.paying for total in result.balances)
     carrying = sum(total.carrying for total in result.balances)
-    parked = f", **{len(result.parked)} organizations are parked**" if result.parked else ""
-    return (
-        f"**{result.month} is closed.** {balances:,} balances: {paying:,} to be paid, {carrying:,} carried on{parked}."
-    )
+    parked = f", **{counted(len(result.parked), 'organization')} parked**" if result.parked else ""
+    written = f"{counted(balances, 'balance')}: {paying:,} to be paid, {carrying:,} carried on"
+    return f"**{result.month} is closed.** {written}{parked}."
 
 
 def _record(total: CurrencyBalance) -> dg.TableRecord:

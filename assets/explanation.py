@@ -8,6 +8,7 @@ import dagster as dg
 from pydantic import Field
 
 from resources import DatabaseResource
+from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.explain import Balance, Entry, Explanation, Line, Movement, explain, last_settled
 from ticketflow_orch.money import written_out
@@ -76,14 +77,13 @@ def explanation_metadata(answer: Explanation) -> dict[str, Any]:
 
 
 def _summary(answer: Explanation) -> str:
-    count = len(answer.movements)
     late = sum(movement.late for movement in answer.movements)
     sentences = [
         f"{answer.name} ({answer.external_ref}), {answer.month}, {answer.state.lower()}: "
-        f"{count:,} movement{'' if count == 1 else 's'}."
+        f"{counted(len(answer.movements), 'movement')}."
     ]
     if late and answer.cutoff is not None:
-        sentences.append(f"{late:,} of them came late and {'is' if late == 1 else 'are'} not posted yet.")
+        sentences.append(f"Late and not posted yet: {late:,} of them.")
     if answer.parked:
         sentences.append(f"Parked: {answer.parked}.")
     return " ".join(sentences)

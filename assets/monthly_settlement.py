@@ -11,6 +11,7 @@ from sqlalchemy import Engine
 from assets.partitions import months
 from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
+from ticketflow_orch.counts import counted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.firings import record, scheduled_firing
@@ -90,7 +91,7 @@ def monthly_settlement(
             raise dg.Failure(str(error)) from error
         if result.parked:
             context.log.error(
-                f"{month}: {len(result.parked)} organizations are parked: "
+                f"{month}: {counted(len(result.parked), 'organization')} parked: "
                 + "; ".join(f"{parked.external_ref}: {parked.why}" for parked in result.parked)
             )
         with engine.connect() as connection:

@@ -9,6 +9,7 @@ from assets.month_chart import month_chart
 from assets.partitions import months
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
+from ticketflow_orch.counts import counted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.errors import InputError
@@ -108,7 +109,7 @@ def payouts_metadata(connection: Connection, result: PayoutsRequested) -> dict[s
 def _summary(result: PayoutsRequested) -> str:
     if result.why_nobody is not None:
         return f"**{result.why_nobody}**"
-    parts = [f"{result.requested:,} payouts requested"] if result.requested else []
+    parts = [f"{counted(result.requested, 'payout')} requested"] if result.requested else []
     if result.held:
         parts.append(f"**{result.held:,} held for review**: `ticketflow payouts release --month {result.month}`")
     if result.existing:

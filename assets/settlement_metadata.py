@@ -10,6 +10,7 @@ import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
+from ticketflow_orch.counts import counted
 from ticketflow_orch.late import LateAdjustment, late_in_pass
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
@@ -121,11 +122,11 @@ def _summary(result: SettlementResult) -> str:
         )
     if result.changed_nothing:
         return f"**Nothing came late.** All {result.rows_existing:,} rows of {result.month} are as they should be."
-    parts = [f"{result.rows_new:,} rows settled"] if result.rows_new else []
+    parts = [f"{counted(result.rows_new, 'row')} settled"] if result.rows_new else []
     if result.rows_adjusted:
         parts.append(f"{result.rows_adjusted:,} adjusted")
     if result.parked:
-        parts.append(f"**{len(result.parked)} organizations parked**")
+        parts.append(f"**{counted(len(result.parked), 'organization')} parked**")
     return f"{result.month}: {', '.join(parts)} in {result.seconds:.1f} s."
 
 
@@ -137,8 +138,8 @@ def _dry_run_summary(rehearsed: DryRun) -> str:
         return f"{beginning} The ledger of {rehearsed.month} is as it should be, so nothing would be."
     settlements = sum(total.settlements for total in rehearsed.totals)
     return (
-        f"{beginning} In {rehearsed.month} a settlement would now post {settlements:,} settlement rows and "
-        f"{rehearsed.entries - settlements:,} adjustments."
+        f"{beginning} In {rehearsed.month} a settlement would now post {counted(settlements, 'settlement row')} and "
+        f"{counted(rehearsed.entries - settlements, 'adjustment')}."
     )
 
 

@@ -10,6 +10,7 @@ from assets.monthly_settlement import SECONDS_BETWEEN_LINES
 from assets.partitions import months
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
+from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
@@ -106,7 +107,7 @@ def _progress_lines(month: Month, log: Callable[[str], None]) -> Callable[[int],
         nonlocal last
         if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
             last = time.monotonic()
-            log(f"{month}: {statements} statements are written")
+            log(f"{month}: {counted(statements, 'statement')} written")
 
     return listen
 
@@ -144,10 +145,10 @@ def _summary(result: StatementsResult) -> str:
     if result.mails_off:
         mails = "Nobody is mailed, since TICKETFLOW_MAIL_FROM is not set."
     elif result.mails:
-        mails = f"{result.mails} mails are queued."
+        mails = f"{counted(result.mails, 'mail')} queued."
     else:
         mails = "No new mails: they were queued before, nobody has a contact address, or the month is history."
-    return f"**{result.statements} statements** of {result.month} are in `{result.folder}`. {mails}"
+    return f"**{counted(result.statements, 'statement')}** of {result.month} in `{result.folder}`. {mails}"
 
 
 @dg.asset_check(

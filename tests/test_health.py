@@ -76,8 +76,8 @@ def test_an_event_that_waits_for_long_in_the_outbox_is_a_problem() -> None:
 
 def test_events_that_wait_for_a_person_are_a_problem_unless_a_person_holds_them() -> None:
     assert found(outbox=replace(WELL.outbox, dead=1, in_doubt=2000, held=3)) == [
-        "outbox: 1 event is DEAD; redrive or resolve what `ticketflow outbox list --state dead` shows.",
-        "outbox: 2,000 events are IN_DOUBT; resolve what `ticketflow outbox list --state in_doubt` shows.",
+        "outbox: 1 event DEAD; redrive or resolve what `ticketflow outbox list --state dead` shows.",
+        "outbox: 2,000 events IN_DOUBT; resolve what `ticketflow outbox list --state in_doubt` shows.",
     ]
 
 

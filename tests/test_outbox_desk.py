@@ -218,8 +218,8 @@ def test_commands_decide_about_events(engine: Engine, home: Path) -> None:
     held, dead, doubtful = (str(put(engine, state, state)) for state in ("PENDING", "DEAD", "IN_DOUBT"))
     assert "later ones of its aggregate wait" in ticketflow("hold", held)
     assert ticketflow("release", held) == f"Event {held} is due.\n"
-    assert ticketflow("redrive", dead) == "1 event is due again.\n"
-    assert ticketflow("redrive", "--destination", "file") == "0 events are due again.\n"
+    assert ticketflow("redrive", dead) == "1 event to be delivered again.\n"
+    assert ticketflow("redrive", "--destination", "file") == "0 events to be delivered again.\n"
     assert ticketflow("resolve", doubtful, "--as", "dropped") == f"Event {doubtful} is resolved: dropped.\n"
     assert states(engine) == {"PENDING": "PENDING", "DEAD": "PENDING", "IN_DOUBT": "SUPPRESSED"}
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.request import EVENT_TYPE
 from ticketflow_orch.settlement.due import due_months
@@ -152,20 +153,16 @@ def _next_to_close(row: Row[Any], turn: Row[Any] | None) -> str:
 
 
 def _next_when_closed(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> str:
-    unanswered = _payouts(payouts.requested)
+    unanswered = counted(payouts.requested, "payout")
     steps = (
-        (payouts.in_doubt, f"resolve {_payouts(payouts.in_doubt)} in doubt"),
-        (payouts.held, f"release {_payouts(payouts.held)} held"),
+        (payouts.in_doubt, f"resolve {counted(payouts.in_doubt, 'payout')} in doubt"),
+        (payouts.held, f"release {counted(payouts.held, 'payout')} held"),
         (pays and not row.paid, "request its payouts"),
         (payouts.requested, f"resume payouts for {unanswered}" if row.paused else f"wait for {unanswered}"),
         (not row.stated, "write its statements"),
-        (payouts.came_back, f"take back {_payouts(payouts.came_back)}"),
+        (payouts.came_back, f"take back {counted(payouts.came_back, 'payout')}"),
     )
     return next((step for holds, step in steps if holds), "")
-
-
-def _payouts(count: int) -> str:
-    return f"{count:,} payout{'' if count == 1 else 's'}"
 
 
 # A currency or an organization that a later month's pass finds first in an earlier one is late there, whatever its

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.ages import written_out
+from ticketflow_orch.counts import counted
 
 MOST = 100_000
 
@@ -51,7 +52,7 @@ def faults(backlog: Backlog, late: timedelta) -> tuple[str, ...]:
         (backlog.in_doubt, "IN_DOUBT", "resolve"),
     ):
         if number:
-            events = "1 event is" if number == 1 else f"{number:,} events are"
+            events = counted(number, "event")
             found.append(f"{events} {state}; {way} what `ticketflow outbox list --state {state.lower()}` shows.")
     return tuple(found)
 

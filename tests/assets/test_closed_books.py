@@ -73,7 +73,7 @@ def test_a_backfill_closes_its_months_in_order_in_one_run_and_each_says_what_it_
     shown = materialized(result)
     assert list(shown) == ["2026-01", "2026-02", "2026-03"]
     february = shown["2026-02"]
-    assert february["summary"] == "**2026-02 is closed.** 1 balances: 1 to be paid, 0 carried on."
+    assert february["summary"] == "**2026-02 is closed.** 1 balance: 1 to be paid, 0 carried on."
     assert {name: february["balances"].records[0].data[name] for name in ("opening", "net", "payable", "closing")} == {
         "opening": "-1.00", "net": "3.00", "payable": "2.00", "closing": "0.00",
     }  # fmt: skip
@@ -118,7 +118,7 @@ def test_an_organization_that_is_parked_is_named(
     settle(engine, JANUARY)
     park(engine, "theatre", "disputed contract", "ana", JANUARY)
     shown = materialized(materialize(url, instance, "2026-01", "2026-01"))["2026-01"]
-    assert shown["summary"].endswith("1 balances: 0 to be paid, 0 carried on, **1 organizations are parked**.")
+    assert shown["summary"].endswith("1 balance: 0 to be paid, 0 carried on, **1 organization parked**.")
     [row] = shown["parked organizations"].records
     assert dict(row.data) == {"organization": "theatre", "since month": "2026-01", "why": "disputed contract"}
 

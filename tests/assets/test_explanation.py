@@ -93,7 +93,7 @@ def test_what_came_late_is_told_until_it_is_posted_and_then_where(
     settle_and_close(engine, JANUARY)
     add_movement(engine, organization, 10_000, "2026-01-11T10:00")
     waiting = answer(url, instance, organization="hall-7", month="2026-01")
-    assert waiting["summary"].endswith("2 movements. 1 of them came late and is not posted yet.")
+    assert waiting["summary"].endswith("2 movements. Late and not posted yet: 1 of them.")
     assert [row["late"] for row in rows(waiting["movements"])] == ["", "late"]
     settle(engine, FEBRUARY)
     posted = answer(url, instance, organization="hall-7", month="2026-01")

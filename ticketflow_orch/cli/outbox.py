@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def redrive(
             [outbox_desk.parse_event_id(one) for one in event_ids or ()], types, parse_instant(since) if since else None
         )
         number = outbox_desk.redrive(connection, choice)
-    typer.echo(f"{number:,} {'event is' if number == 1 else 'events are'} due again.")
+    typer.echo(f"{counted(number, 'event')} to be delivered again.")
 
 
 @app.command("hold")

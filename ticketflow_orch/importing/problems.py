@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 
 SHOWN = 100
@@ -40,9 +41,10 @@ class ImportRefused(InputError):  # noqa: N818 - a refusal, like the database's
     def __init__(self, problems: tuple[Problem, ...], count: int) -> None:
         self.problems = problems
         self.count = count
-        found = "1 problem" if count == 1 else f"{count:,} problems"
         shown = f" (the first {len(problems)} are listed)" if count > len(problems) else ""
-        sentence = f"Nothing was imported: {found}{shown}. Mend the files and import the folder again."
+        sentence = (
+            f"Nothing was imported: {counted(count, 'problem')}{shown}. Mend the files and import the folder again."
+        )
         super().__init__("\n".join([sentence, *(f"  {problem}" for problem in problems)]))
 
 
