@@ -132,6 +132,14 @@ def test_a_key_that_could_be_forgotten_on_the_way_counts_as_forgotten(
     assert rows(engine, sent) == [(1,)]
 
 
+def test_an_answer_that_breaks_off_is_asked_for_again(engine: Engine, provider: Provider, tmp_path: Path) -> None:
+    owed = owe(engine, 2)
+    provider.behave(break_off=1)
+    pay(engine, delivery(configuration(provider, tmp_path)))
+    assert provider.paid == owed
+    assert states(engine) == {"CONFIRMED": 2}
+
+
 def test_words_that_nobody_knows_are_no_confirmation(engine: Engine, provider: Provider, tmp_path: Path) -> None:
     owe(engine, 2)
     provider.behave(mumble=1)

@@ -23,7 +23,7 @@ KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
 SEED = int(os.environ["CHAOS_SEED"])
 # It forgets a key two seconds after it acted, and the same key would pay again.
 FORGETS_AFTER, REMEMBERS = 2.0, 1
-BAD_DAY = {"lose": 0.15, "fail": 0.1, "drop": 0.1, "busy": 0.1, "slow": 0.1, "pause": 0.7}
+BAD_DAY = {"lose": 0.1, "break_off": 0.05, "fail": 0.1, "drop": 0.1, "busy": 0.1, "slow": 0.1, "pause": 0.7}
 
 
 @pytest.fixture

@@ -33,6 +33,7 @@ def transport(receiver: HttpReceiver) -> Iterator[WebhookTransport]:
         ("slow", Verdict.DELIVERED, 200),
         ("oversized", Verdict.DELIVERED, 200),
         ("dribble body", Verdict.DELIVERED, 200),
+        ("break off", Verdict.UNKNOWN, 200),
         ("redirect", Verdict.REFUSED, 301),
         ("bad request", Verdict.REJECTED, 400),
         ("unauthorized", Verdict.REFUSED, 401),
@@ -263,7 +264,9 @@ class TestLookUp:
         transport.send(sent, no_commit)
         assert transport.look_up(sent) == Outcome(Verdict.DELIVERED, None, 200, '{"id": "ours"}')
 
-    @pytest.mark.parametrize("mode", ["502", "forbidden", "redirect", "gone", "drop", "silence", "too many"])
+    @pytest.mark.parametrize(
+        "mode", ["502", "forbidden", "redirect", "gone", "drop", "break off", "silence", "too many"]
+    )
     def test_any_other_answer_says_nothing(
         self, receiver: HttpReceiver, transport: WebhookTransport, mode: str
     ) -> None:

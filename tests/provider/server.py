@@ -21,14 +21,15 @@ from tests.provider.books import Books, Entry
 class Behaviour:
     """How likely each failure is, from 0 to 1, and what else is wrong.
 
-    `drop`: the connection breaks before it acted. `lose`: it acts and the answer is lost. `fail`: it acts and answers
-    500. `slow`: it takes `pause` seconds to act, and answers 409 to whoever asks meanwhile. `mumble`: it acts and says
-    so in words that nobody knows. `busy`: it answers 503 and does nothing. `reject`: organizations whose payouts it
-    refuses.
+    `drop`: the connection breaks before it acted. `lose`: it acts and the answer is lost. `break_off`: it
+    acts and its answer breaks off. `fail`: it acts and answers 500. `slow`: it takes `pause` seconds to act, and
+    answers 409 to whoever asks meanwhile. `mumble`: it acts and says so in words that nobody knows. `busy`: it answers
+    503 and does nothing. `reject`: organizations whose payouts it refuses.
     """
 
     drop: float = 0
     lose: float = 0
+    break_off: float = 0
     fail: float = 0
     slow: float = 0
     pause: float = 0.5
@@ -57,7 +58,7 @@ class Desk:
 
 
 class ConnectionLost(Exception):  # noqa: N818 - it is no error, it is the behaviour
-    """Nothing is answered, and the connection is gone."""
+    """No more is answered, and the connection is gone."""
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -124,6 +125,9 @@ class Handler(BaseHTTPRequestHandler):
         behaviour = self.desk.behaviour
         if self.desk.happens(behaviour.lose):
             raise ConnectionLost
+        if self.desk.happens(behaviour.break_off):
+            self.head(200, 1_000)
+            raise ConnectionLost
         if self.desk.happens(behaviour.fail):
             return 500, {"error": "something broke"}
         return (202, {"status": "taken"}) if self.desk.happens(behaviour.mumble) else (200, told(entry))
@@ -145,11 +149,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, status: int, said: dict[str, Any]) -> None:
         body = json.dumps(said).encode()
+        self.head(status, len(body))
+        self.wfile.write(body)
+
+    def head(self, status: int, length: int) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Length", str(length))
         self.end_headers()
-        self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is the base class's
         """Say nothing."""

@@ -35,7 +35,7 @@ class Behaviour:
     applies: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = RECEIVED
-    ending: Literal["answer", "drop", "garbage", "dribble", "dribble body", "silence"] = "answer"
+    ending: Literal["answer", "drop", "garbage", "dribble", "dribble body", "break off", "silence"] = "answer"
     delay: float = 0
 
 
@@ -52,6 +52,7 @@ MODES = {
     "garbage": Behaviour(200, applies=True, ending="garbage"),
     "dribble": Behaviour(200, applies=True, ending="dribble"),
     "dribble body": Behaviour(200, applies=True, ending="dribble body"),
+    "break off": Behaviour(200, applies=True, ending="break off"),
     "oversized": Behaviour(200, applies=True, body=b"x" * 5_000_000),
     "redirect": Behaviour(301, headers={"Location": "http://elsewhere.example/secret?token=1"}),
     "bad request": Behaviour(400),
@@ -192,6 +193,9 @@ class _Connection(asyncio.Protocol):
             case "dribble body":
                 self.transport.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
                 self._dribble(b"x" * 100_000)
+            case "break off":
+                self.transport.write(_head(behaviour) + behaviour.body[:-1])
+                self.transport.close()
             case "silence":
                 pass
 

@@ -123,9 +123,12 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """`broken`: why its body did not come to its end, where that was not for want of time or room."""
+
     status: int
     headers: Mapping[str, str]
     body: bytes
+    broken: str | None = None
 
 
 @dataclass(slots=True)
@@ -224,21 +227,29 @@ class _Host:
 
 
 def _read(response: BaseHTTPResponse) -> _Answer:
-    # The status is the answer, whatever happens to the rest of it. What is not read to its end is closed.
-    body = b""
-    with suppress(HTTPError, HTTPException, OSError):
-        body = response.read(READ_BYTES)
+    # The status is the answer, however long the rest of it takes. What is not read to its end is closed.
+    body, broken = b"", None
+    try:
+        # Reading beyond what came is what tells an end from a break.
+        while len(body) < READ_BYTES and (more := response.read(READ_BYTES - len(body))):
+            body += more
+    except (HTTPError, HTTPException, OSError) as error:
+        broken = None if _is_late(error) else _cause(error)
     response.close()
-    return _Answer(response.status, response.headers, body)
+    return _Answer(response.status, response.headers, body, broken)
 
 
 def _cause(error: BaseException) -> str:
     # urllib3 wraps what happened, and says which objects of its own were concerned.
     while error.args and isinstance(error.args[-1], Exception):
         error = error.args[-1]
-    if isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError)):
+    if _is_late(error):
         return "its time was over"
     return printable(str(error) or type(error).__name__)[:200].rstrip(". ")
+
+
+def _is_late(error: BaseException) -> bool:
+    return isinstance(error, (TimeoutError, urllib3.exceptions.TimeoutError))
 
 
 def _verdict(status: int) -> Verdict:
@@ -259,6 +270,9 @@ def _verdict(status: int) -> Verdict:
 
 def _outcome(host: str, answer: _Answer) -> Outcome:
     verdict = _verdict(answer.status)
+    if verdict is Verdict.DELIVERED and answer.broken is not None:
+        # What it decided may stand in what is missing; asked again under the same id, it says so again.
+        return Outcome(Verdict.UNKNOWN, _broken_off(host, answer), answer.status)
     if verdict is Verdict.DELIVERED:
         return Outcome(verdict, None, answer.status, _kept(answer.body))
     sentence = f"{host} answered {_named(answer.status)}{_elsewhere(answer)}."
@@ -266,9 +280,15 @@ def _outcome(host: str, answer: _Answer) -> Outcome:
 
 
 def _found(host: str, answer: _Answer) -> Outcome:
+    if answer.broken is not None:
+        return Outcome(Verdict.UNKNOWN, _broken_off(host, answer), answer.status)
     verdict = {200: Verdict.DELIVERED, 404: Verdict.REFUSED}.get(answer.status, Verdict.UNKNOWN)
     error = None if verdict is Verdict.DELIVERED else f"{host} answered {_named(answer.status)} when it was asked."
     return Outcome(verdict, error, answer.status, _kept(answer.body), _patience(answer.headers))
+
+
+def _broken_off(host: str, answer: _Answer) -> str:
+    return f"{host} answered {_named(answer.status)} and broke off: {answer.broken}."
 
 
 def _named(status: int) -> str:
