@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.posting import AMOUNTS, RECOMPUTED, month_parameters
@@ -82,7 +86,8 @@ class Balance:
 class Explanation:
     """Everything about one organization and month. `lines` are all that is known by now, late movements included.
 
-    `balances` are there when the month is closed and the organization is not parked.
+    `lines_error`: why there are no lines, in the database's words: the sums fit no column. `balances` are there when
+    the month is closed and the organization is not parked.
     """
 
     external_ref: str
@@ -94,6 +99,7 @@ class Explanation:
     cutoff: datetime | None
     parked: str | None
     lines: tuple[Line, ...]
+    lines_error: str | None
     movements: tuple[Movement, ...]
     entries: tuple[Entry, ...]
     balances: tuple[Balance, ...]
@@ -113,11 +119,8 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     key = {"organization_id": organization.id, "month": month.first_day}
     window = _window(connection, month, organization.timezone)
     state = connection.execute(_STATE, key).one()
-    lines = connection.execute(
-        _LINES,
-        month_parameters(month, {organization.timezone: window}, _now(connection))
-        | {"low": organization.id, "high": organization.id},
-    )
+    values = month_parameters(month, {organization.timezone: window}, _now(connection))
+    lines, lines_error = _lines(connection, values | {"low": organization.id, "high": organization.id})
     movements = connection.execute(
         _MOVEMENTS, key | {"starts_at": window.starts_at, "ends_at": window.ends_at, "cutoff": state.cutoff}
     )
@@ -131,7 +134,8 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         state=state.state or "OPEN",
         cutoff=state.cutoff,
         parked=state.parked,
-        lines=tuple(Line(*row) for row in lines),
+        lines=lines,
+        lines_error=lines_error,
         movements=tuple(Movement(*row) for row in movements),
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
         balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
@@ -148,6 +152,17 @@ def last_settled(connection: Connection) -> Month:
     if day is None:
         raise InputError("No month is settled yet; name the one to explain, such as 2026-03.")
     return Month.of_day(day)
+
+
+def _lines(connection: Connection, values: Mapping[str, Any]) -> tuple[tuple[Line, ...], str | None]:
+    """The lines, or why they cannot be worked out: which may be what the organization is parked for."""
+    try:
+        with connection.begin_nested():
+            return tuple(Line(*row) for row in connection.execute(_LINES, values)), None
+    except DBAPIError as error:
+        if not is_data_fault(error):
+            raise
+        return (), str(error.orig).strip()
 
 
 def _window(connection: Connection, month: Month, timezone: str) -> Window:

@@ -17,6 +17,7 @@ from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.money import written_out
 
 
 @pytest.fixture
@@ -113,6 +114,18 @@ def test_why_somebody_is_parked_is_told(
         id=organization,
     )
     assert answer(url, instance, organization="hall-7", month="2026-01")["summary"].endswith("Parked: a dispute.")
+
+
+def test_who_is_parked_because_no_column_holds_his_sums_is_explained_all_the_same(
+    engine: Engine, url: URL, instance: dg.DagsterInstance, organization: int
+) -> None:
+    for _ in range(3):
+        add_movement(engine, organization, 2**62, "2026-01-11T10:00")
+    settle(engine, JANUARY)
+    said = answer(url, instance, organization="hall-7", month="2026-01")
+    assert "Its lines cannot be worked out: bigint out of range. Parked: bigint out of range" in said["summary"]
+    assert rows(said["lines by rate"]) == []
+    assert [row["amount"] for row in rows(said["movements"])][1:] == [written_out(2**62, 2)] * 3
 
 
 def test_without_a_month_the_last_settled_one_is_explained(
