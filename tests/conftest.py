@@ -45,12 +45,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_server: run on each Postgres version found here")
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # Whole processes, browsers and kills take minutes a file: what of it began last would end alone.
-    items.sort(key=lambda item: {"end_to_end", "chaos"}.isdisjoint(item.path.parts))
-
-
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         every = metafunc.definition.get_closest_marker("every_server") is not None

@@ -24,7 +24,7 @@ def installed() -> str | None:
 
 @contextmanager
 def browsing(chromium: str, address: str) -> Iterator[Page]:
-    """A page that takes paths below `address`; everything it waits for has a bound of half a minute."""
+    """A page that takes paths below `address`; everything it waits for has a bound of a minute and a half."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
         try:
@@ -69,7 +69,8 @@ def open_launchpad(page: Page, asset: str, month: str) -> Locator:
     page.get_by_text("Open launchpad").click()
     dialog = page.get_by_role("dialog").last
     dialog.get_by_placeholder("Partition").fill(month)
-    page.keyboard.press("Enter")
+    # Enter takes whatever the list shows at that moment.
+    page.get_by_role("menuitem", name=month, exact=True).click()
     dialog.get_by_text(f"partition: {month}").wait_for()
     return dialog
 

@@ -230,7 +230,7 @@ def find_a_statement(walk: Walk) -> None:
     backfill(walk.page, "settlement_statements", FIRST)
     walk.launched()
     open_month(walk.page, "settlement_statements", FIRST)
-    walk.sees(re.compile(f"statements of {FIRST} are in"))
+    walk.sees(re.compile(f"statements of {FIRST} in"))
     (address,) = walk.run(f"ticketflow statement {THEATRE} {FIRST}").splitlines()
     walk.page.goto(Path(address).absolute().as_uri())
     walk.sees("Closing balance")
