@@ -33,7 +33,7 @@ ui: $(INSTALLED) ## open the Dagster UI with daemon and schedules on 127.0.0.1:3
 	$(BIN)/ticketflow ui --port $(PORT)
 
 test: $(INSTALLED) ## run the whole test suite
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/ruff check .

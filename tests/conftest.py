@@ -45,6 +45,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_server: run on each Postgres version found here")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # These mostly wait, and the longest of them takes four minutes: beside the others, not after them.
+    items.sort(key=lambda item: "end_to_end" not in item.path.parts)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "server" in metafunc.fixturenames:
         every = metafunc.definition.get_closest_marker("every_server") is not None

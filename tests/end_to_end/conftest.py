@@ -1,4 +1,4 @@
-"""Two back offices for all end-to-end tests, and the first thing that ever happens in each: a backfill."""
+"""Two back offices, each for the tests of one file, and the first thing that ever happens in each: a backfill."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BAD_MONTH = "2024-04"
 CHAINED = ["2025-01", "2025-02", "2025-03"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fresh_office(scratch: Path) -> Iterator[BackOffice]:
     """A back office in which nothing has run yet. The schedule is off: its hour may come while the tests run."""
     home = scratch / "office"
@@ -34,20 +34,20 @@ def fresh_office(scratch: Path) -> Iterator[BackOffice]:
         yield office
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def first_backfill(fresh_office: BackOffice) -> Backfill:
     """Six months, one of which holds amounts that no ledger entry can hold."""
     sales.flood(fresh_office.engine, BAD_MONTH)
     return fresh_office.backfill(BACKFILLED)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def office(fresh_office: BackOffice, first_backfill: Backfill) -> BackOffice:
     """The back office for tests that need no fresh one, whatever order they run in."""
     return fresh_office
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chain_office(scratch: Path) -> Iterator[ChainOffice]:
     """An office in which a backfill has settled, closed, paid and stated three months of twenty organizations."""
     with guide_office(scratch / "chain", Month.parse(CHAINED[0]), organizations=20) as (office, provider):
