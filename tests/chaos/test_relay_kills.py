@@ -25,6 +25,7 @@ from ticketflow_orch.embedded import EmbeddedServer
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "600"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "6"))
 SEED = int(os.environ["CHAOS_SEED"])
+EACH = EVENTS // KILLS
 PER_AGGREGATE = 10
 PATIENCE = 60 + EVENTS / 20
 MISBEHAVIOUR = {
@@ -95,19 +96,21 @@ def test_two_relays_killed_at_random_lose_nothing_and_keep_the_order(
     print(f"CHAOS_SEED={SEED}")  # noqa: T201 - shown where the test fails
     chance = random.Random(SEED)
     receiver.script(mix=[MISBEHAVIOUR, SEED])
-    add_many(engine, EVENTS, aggregates=EVENTS // PER_AGGREGATE)
     relays = [start(), start()]
-    for number in range(1, KILLS + 1):
-        threshold = EVENTS * number // (KILLS + 2)
+    interrupted = 0
+    # Some more for each kill, so that there is something to interrupt however quick the machine.
+    for number in range(KILLS):
+        threshold = len(receiver.record()["applied"]) + chance.randrange(EACH * 2 // 3)
+        add_many(engine, EACH, aggregates=EACH // PER_AGGREGATE, kind=f"Round{number}-")
         assert becomes(lambda so_far=threshold: len(receiver.record()["applied"]) >= so_far, patience=PATIENCE)  # type: ignore[misc]
-        time.sleep(chance.uniform(0, 0.1))
+        interrupted += left(engine) > 0
         which = chance.randrange(2)
         relays[which].kill()
         relays[which] = start()
-    assert left(engine) > 0
+    assert interrupted > KILLS / 2
     assert becomes(lambda: left(engine) == 0, patience=PATIENCE)
     applied = list(receiver.record()["applied"])
-    assert len(applied) == len(set(applied)) == EVENTS
+    assert len(applied) == len(set(applied)) == EACH * KILLS
     assert out_of_order(engine, applied) == []
     assert all(relay.is_alive() for relay in relays)
     with engine.connect() as connection:
