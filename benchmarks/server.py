@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +17,8 @@ from ticketflow_orch.embedded import EmbeddedServer
 
 @contextmanager
 def own_server(parameters: Mapping[str, str]) -> Iterator[EmbeddedServer]:
-    """A running server with `parameters`, of which nothing is left when the block ends."""
+    """A running server with `parameters`, of which nothing is left when the block ends, by SIGTERM too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
     # As root, another account runs the server and must reach it.
     folder.chmod(0o755)
