@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
@@ -26,6 +27,7 @@ from ticketflow_orch.migrate import migrate
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 SERVERS = {"postgres18": None} | ({"postgres15": DEBIAN_15} if DEBIAN_15.is_dir() else {})
 TEMPLATE = "template_ticketflow"
+MEMORY = Path("/dev/shm")
 
 # The suite depends on no variable of whoever runs it. Its partitions reach back to the oldest real data.
 for variable in [name for name in os.environ if name.startswith(("TICKETFLOW_", "DAGSTER_", "PG"))]:
@@ -59,10 +61,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="session")
 def scratch() -> Iterator[Path]:
     """A short folder that other accounts can reach, for clusters and their sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="tf-"))
+    folder = Path(tempfile.mkdtemp(prefix="tf-", dir=MEMORY if _is_plenty(MEMORY) else None))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_plenty(memory: Path) -> bool:
+    """Whether a folder in memory is there and has room for all clusters.
+
+    Each test has a database of its own, which is hundreds of files; many a disk makes them slower than the test runs.
+    """
+    if not os.access(memory, os.W_OK | os.X_OK):
+        return False
+    return min(shutil.disk_usage(memory).free, psutil.virtual_memory().available) > 8 * 2**30
 
 
 @pytest.fixture(scope="session")
