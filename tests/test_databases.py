@@ -41,9 +41,13 @@ def two_names(server: EmbeddedServer) -> Iterator[tuple[URL, URL]]:
     urls = [server.url(f'Absent "{part}" {uuid.uuid4().hex[:8]}') for part in ("ours", "dagster")]
     yield urls[0], urls[1]
     for url in urls:
-        run_sql(
-            server.url(), f'DROP DATABASE IF EXISTS "{str(url.database).replace(chr(34), chr(34) * 2)}" WITH (FORCE)'
-        )
+        run_sql(server.url(), f"DROP DATABASE IF EXISTS {quoted(url)} WITH (FORCE)")
+
+
+def quoted(url: URL) -> str:
+    """The name of the database, as SQL writes it."""
+    name = str(url.database).replace('"', '""')
+    return f'"{name}"'
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -127,6 +131,23 @@ def test_missing_databases_are_created_even_when_two_start_at_once(scratch: Path
 
         with ThreadPoolExecutor(2) as threads:
             assert list(threads.map(serve, range(2))) == [True, True]
+
+
+def test_a_database_that_somebody_else_creates_after_we_looked_is_taken(
+    server: EmbeddedServer, scratch: Path, url: URL, two_names: tuple[URL, URL], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = []
+
+    def look_and_be_overtaken(asked: URL, variable: str) -> str | None:
+        found = fault(asked, variable)
+        looked.append((asked.database, found is None))
+        if found is not None and len(looked) == 2:
+            run_sql(server.url(), f"CREATE DATABASE {quoted(two_names[1])}")
+        return found
+
+    monkeypatch.setattr(databases, "fault", look_and_be_overtaken)
+    with fresh_home(scratch, **variables_for(url, two_names[1])), serving(read_settings()):
+        assert [well for _, well in looked] == [True, False, True]
 
 
 def test_a_role_that_may_not_create_a_database_is_told_who_must(

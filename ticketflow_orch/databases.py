@@ -152,12 +152,15 @@ def fault(url: URL, variable: str) -> str | None:
 def _require(databases: Databases) -> None:
     for url, variable in ((databases.ticketflow, OURS), (databases.dagster, DAGSTERS)):
         found = fault(url, variable)
-        if found is not None and not _created(url):
+        # By ourselves, or by somebody else since we looked.
+        if found is not None and _is_made(url):
+            found = fault(url, variable)
+        if found is not None:
             raise InputError(found)
 
 
-def _created(url: URL) -> bool:
-    """Create the database that `url` names where its absence is the fault; returns whether it is there now.
+def _is_made(url: URL) -> bool:
+    """Whether the database that `url` names exists, created here where it did not; False: nobody can be asked.
 
     Raises:
         InputError: it is missing, and the role may not create it.
@@ -167,7 +170,7 @@ def _created(url: URL) -> bool:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             exists = text("SELECT count(*) FROM pg_database WHERE datname = CAST(:name AS name)")
             if connection.execute(exists, {"name": url.database}).scalar_one():
-                return False
+                return True
             name = connection.dialect.identifier_preparer.quote_identifier(str(url.database))
             try:
                 connection.exec_driver_sql(f"CREATE DATABASE {name}")
