@@ -13,6 +13,13 @@ from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reser
 
 NOW = instant("2026-06-02T04:30")
 
+# For the session that a test is about; add_movement has one of its own.
+CAPTURE = text("""
+    INSERT INTO money_movement (external_ref, organization_id, reservation_id, kind, currency, amount,
+        commission_rate_bps, commission_tax_bps, occurred_at)
+    VALUES (:ref, :organization, :held, 'CAPTURE', 'EUR', 100, 0, 0, now())
+""")
+
 
 def rules(now: datetime = NOW, **changes: Any) -> LifecycleRules:
     return LifecycleRules(now=now, run_id="run", **changes)
@@ -117,14 +124,7 @@ def test_no_temporary_table_takes_what_a_late_capture_tells(engine: Engine) -> N
     expire_reservations(engine, rules())
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TEMPORARY TABLE outbox_event AS TABLE public.outbox_event WITH NO DATA")
-        connection.execute(
-            text("""
-                INSERT INTO money_movement (external_ref, organization_id, reservation_id, kind, currency, amount,
-                    commission_rate_bps, commission_tax_bps, occurred_at)
-                VALUES ('late', :organization, :held, 'CAPTURE', 'EUR', 100, 0, 0, now())
-            """),
-            {"organization": organization, "held": held},
-        )
+        connection.execute(CAPTURE, {"ref": "late", "organization": organization, "held": held})
         connection.exec_driver_sql("DROP TABLE pg_temp.outbox_event")
     assert ("PaymentAfterExpiry", "held") in told(engine)
 
@@ -133,14 +133,7 @@ def test_a_capture_and_the_expiry_of_its_reservation_wait_for_each_other(engine:
     organization = add_organization(engine)
     held = add_reservation(engine, add_event(engine, organization))
     with engine.connect() as paying, paying.begin():
-        paying.execute(
-            text("""
-                INSERT INTO money_movement (external_ref, organization_id, reservation_id, kind, currency, amount,
-                    commission_rate_bps, commission_tax_bps, occurred_at)
-                VALUES ('racing', :organization, :held, 'CAPTURE', 'EUR', 100, 0, 0, now())
-            """),
-            {"organization": organization, "held": held},
-        )
+        paying.execute(CAPTURE, {"ref": "racing", "organization": organization, "held": held})
         assert expire_reservations(engine, rules()).reservations == 0
     assert expire_reservations(engine, rules()).reservations == 0
     assert states(engine, "reservation", held) == ["ACTIVE"]
