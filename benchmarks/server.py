@@ -16,10 +16,14 @@ from ticketflow_orch.embedded import EmbeddedServer
 
 
 @contextmanager
-def own_server(parameters: Mapping[str, str]) -> Iterator[EmbeddedServer]:
-    """A running server with `parameters`, of which nothing is left when the block ends, by SIGTERM too."""
+def own_server(parameters: Mapping[str, str], keep: Path | None = None) -> Iterator[EmbeddedServer]:
+    """A running server with `parameters`, of which nothing is left when the block ends, by SIGTERM too.
+
+    In `keep` it is found again by the next run, and only stopped.
+    """
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    folder = Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
+    folder = keep or Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
+    folder.mkdir(parents=True, exist_ok=True)
     # As root, another account runs the server and must reach it.
     folder.chmod(0o755)
     server = EmbeddedServer(folder, parameters=parameters)
@@ -27,12 +31,15 @@ def own_server(parameters: Mapping[str, str]) -> Iterator[EmbeddedServer]:
     try:
         yield server
     finally:
-        server.remove()
-        (folder / "postgres.lock").unlink(missing_ok=True)
-        folder.rmdir()
+        if keep:
+            server.stop()
+        else:
+            server.remove()
+            (folder / "postgres.lock").unlink(missing_ok=True)
+            folder.rmdir()
 
 
-def connect(server: EmbeddedServer, database: str) -> Engine:
-    """An engine on `database` whose statements may take as long as they need."""
+def connect(server: EmbeddedServer, database: str = "postgres", *, connections: int = 5) -> Engine:
+    """An engine on `database` whose sessions are those of a run, but for the limits on time."""
     limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
-    return connect_engine(server.url(database), "benchmark", limits=limits)
+    return connect_engine(server.url(database), "benchmark", limits=limits, connections=connections)

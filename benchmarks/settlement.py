@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, text
 
-from benchmarks.settlement_data import MONTH, NOW, Size, connect, load
+from benchmarks.server import connect, own_server
+from benchmarks.settlement_data import MONTH, NOW, Size, load
 from benchmarks.settlement_rivals import RUN_ID, SHAPES, get_or_create, one_statement
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
@@ -95,7 +96,8 @@ def main() -> int:
         console.print(f"{time.monotonic() - started:6.0f} s  {what}", markup=False)
 
     figures = Figures()
-    with _server(arguments.keep, size) as server:
+    _require_room(arguments.keep, size)
+    with own_server(PARAMETERS, arguments.keep) as server:
         for one in sizes:
             load(server, one, say)
         _describe(server, size, say)
@@ -171,27 +173,10 @@ def _peak_memory() -> int:
     raise RuntimeError("/proc/self/status does not say what memory the process has used")
 
 
-@contextmanager
-def _server(keep: Path | None, size: Size) -> Iterator[EmbeddedServer]:
-    """A server of our own, removed in the end; in `keep` it is found again by the next run, and only stopped."""
+def _require_room(keep: Path | None, size: Size) -> None:
     free, needed = disk_usage(keep.parent if keep else tempfile.gettempdir()).free, size.bytes_on_disk
     if free < needed and not (keep and keep.exists()):
         sys.exit(f"{needed / 1e9:.0f} GB of disk are needed and {free / 1e9:.0f} GB are free; use fewer --months.")
-    folder = keep or Path(tempfile.mkdtemp(prefix="ticketflow-benchmark-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    # As root, another account runs the server and must reach it.
-    folder.chmod(0o755)
-    server = EmbeddedServer(folder, parameters=PARAMETERS)
-    server.start()
-    try:
-        yield server
-    finally:
-        if keep:
-            server.stop()
-        else:
-            server.remove()
-            (folder / "postgres.lock").unlink(missing_ok=True)
-            folder.rmdir()
 
 
 @contextmanager

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, text
 
-from ticketflow_orch.database import SessionLimits, connect_engine
+from benchmarks.server import connect
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month
@@ -41,12 +41,6 @@ class Size:
         """As much for each organization, for another number of them."""
         share = organizations / self.organizations
         return Size(organizations, round(self.movements * share), round(self.history * share), self.months)
-
-
-def connect(server: EmbeddedServer, database: str = "postgres", *, connections: int = 4) -> Engine:
-    """An engine whose sessions are those of a settlement, but for the limits on time."""
-    limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
-    return connect_engine(server.url(database), "benchmark", limits=limits, connections=connections)
 
 
 def load(server: EmbeddedServer, size: Size, progress: Callable[[str], None]) -> None:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -92,10 +93,8 @@ def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedSe
 @pytest.fixture
 def url(server: EmbeddedServer) -> Iterator[URL]:
     """The URL of a fresh, migrated database."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    yield server.url(name)
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    with fresh_database(server) as url:
+        yield url
 
 
 @pytest.fixture
@@ -127,6 +126,17 @@ def forgotten_instances() -> Iterator[None]:
     yield
     if "dagster" in sys.modules:
         importlib.import_module("dagster._core.storage.defs_state.base")._current_storage.set(None)
+
+
+@contextmanager
+def fresh_database(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator[URL]:
+    """The URL of a copy of `template`, which is gone when the block ends."""
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {template}")
+    try:
+        yield server.url(name)
+    finally:
+        run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 def run_sql(url: URL, statement: str) -> None:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from tests.conftest import run_sql
+from tests.conftest import fresh_database, run_sql
 from tests.old_ledger import OLD_ROW, Load, old_ledger_in, rows, scalar
 from tests.sessions import PATIENCE, Session, becomes, two_sessions
 from tests.statements import LEDGER_ROW, execute, insertion, refusal
@@ -49,10 +49,8 @@ def old_ledger(server: EmbeddedServer) -> str:
 
 @pytest.fixture
 def old_url(server: EmbeddedServer, old_ledger: str) -> Iterator[URL]:
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {old_ledger}")
-    yield server.url(name)
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    with fresh_database(server, old_ledger) as url:
+        yield url
 
 
 @pytest.fixture

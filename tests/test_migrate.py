@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +9,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ProgrammingError
 
-from tests.conftest import run_sql
+from tests.conftest import fresh_database
 from tests.sessions import Session
 from tests.statements import execute
 from ticketflow_orch import migrate as migrating
@@ -23,10 +22,8 @@ from ticketflow_orch.migrate import migrate, require_current_schema
 @pytest.fixture
 def empty_url(server: EmbeddedServer) -> Iterator[URL]:
     """The URL of a database without a single table."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name}")
-    yield server.url(name)
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    with fresh_database(server, "template1") as url:
+        yield url
 
 
 @pytest.fixture

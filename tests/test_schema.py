@@ -14,7 +14,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.conftest import run_sql
+from tests.conftest import fresh_database, run_sql
 from tests.payable import close_owing
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import LEDGER_ROW, STAMP, begin_month, begin_pass, execute, insertion, objection, post, refusal
@@ -30,15 +30,13 @@ pytestmark = pytest.mark.every_server
 
 @pytest.fixture
 def built_from_python(server: EmbeddedServer) -> Iterator[Engine]:
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name}")
-    # The tables name it only; what it does is the migrations' affair.
-    run_sql(server.url(name), "CREATE FUNCTION new_event_id() RETURNS uuid RETURN gen_random_uuid()")
-    engine = connect_engine(server.url(name), "pytest", connections=1)
-    metadata.create_all(engine)
-    yield engine
-    engine.dispose()
-    run_sql(server.url(), f"DROP DATABASE {name} WITH (FORCE)")
+    with fresh_database(server, "template1") as url:
+        # The tables name it only; what it does is the migrations' affair.
+        run_sql(url, "CREATE FUNCTION new_event_id() RETURNS uuid RETURN gen_random_uuid()")
+        engine = connect_engine(url, "pytest", connections=1)
+        metadata.create_all(engine)
+        yield engine
+        engine.dispose()
 
 
 def catalogue(connection: Connection) -> dict[tuple[str, str, str], str]:

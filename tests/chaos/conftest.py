@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL
 
 from tests.chaos.books import Books, fill, read_books
 from tests.chaos.settlers import Settler
-from tests.conftest import TEMPLATE, run_sql
+from tests.conftest import TEMPLATE, fresh_database, run_sql
 from tests.test_settlement import settle
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import EmbeddedServer
@@ -52,10 +52,8 @@ def clean(scene: Scene) -> Books:
 @pytest.fixture
 def url(server: EmbeddedServer, scene: Scene) -> Iterator[URL]:
     """The URL of a fresh copy of the scene."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {scene.template}")
-    yield server.url(name)
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    with fresh_database(server, scene.template) as url:
+        yield url
 
 
 @pytest.fixture

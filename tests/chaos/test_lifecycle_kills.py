@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from sqlalchemy.engine import URL
 
 from tests.chaos.op_workers import NOW, OpWorker
 from tests.chaos.places import Place
-from tests.conftest import TEMPLATE, run_sql
+from tests.conftest import fresh_database
 from tests.rows import add_organization
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.firings import duplicate_windows
@@ -44,10 +43,8 @@ JOBS = list(EFFECTS)
 @pytest.fixture
 def url(server: EmbeddedServer) -> Iterator[URL]:
     """The URL of a fresh, migrated database."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    yield server.url(name)
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    with fresh_database(server) as url:
+        yield url
 
 
 @pytest.fixture

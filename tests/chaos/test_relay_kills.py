@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -16,7 +15,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from tests.chaos.relay_workers import LEASE, RelayWorker
-from tests.conftest import TEMPLATE, run_sql
+from tests.conftest import fresh_database
 from tests.relay.world import add, add_many
 from tests.sessions import becomes
 from tests.sinks.http_receiver import ReceiverProcess
@@ -41,10 +40,8 @@ MISBEHAVIOUR = {
 @pytest.fixture
 def url(server: EmbeddedServer) -> Iterator[URL]:
     """The URL of a fresh, migrated database."""
-    name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
-    yield server.url(name)
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+    with fresh_database(server) as url:
+        yield url
 
 
 @pytest.fixture
