@@ -42,11 +42,12 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
             yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
     for fault in faults(situation.outbox, outbox_late):
         yield f"outbox: {fault}"
-    for doubtful in (one.count for one in situation.payouts if one.labels == ("IN_DOUBT",)):
-        yield (
-            f"payouts: {doubtful:,} in doubt; ask the provider, then use `ticketflow payouts resolve` "
-            "(`ticketflow payouts list --state in_doubt` names them)."
-        )
+    for payouts in situation.payouts:
+        if payouts.labels == ("IN_DOUBT",):
+            yield (
+                f"payouts: {payouts.count:,} in doubt; ask the provider, then use `ticketflow payouts resolve` "
+                "(`ticketflow payouts list --state in_doubt` names them)."
+            )
     if abs(situation.clock_difference) > LARGEST_CLOCK_DIFFERENCE:
         direction = "ahead of" if situation.clock_difference > 0 else "behind"
         yield (

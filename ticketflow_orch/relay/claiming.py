@@ -120,9 +120,28 @@ def _claimed(rows: Sequence[Sequence[Any]], at: float) -> tuple[Claimed, ...]:
     # By position, in the order of _taking: names would cost more than the objects.
     return tuple(
         Claimed(
-            key, Message(event_id, kind, thing, one, data, since, body, number, doubt is not None), counted, doubt, at
+            key,
+            Message(
+                event_id, event_type, aggregate_type, aggregate_id, data, occurred_at, body, attempt, doubt is not None
+            ),
+            counted,
+            doubt,
+            at,
         )
-        for key, event_id, kind, thing, one, data, since, body, number, counted, doubt, *_ in rows
+        for (
+            key,
+            event_id,
+            event_type,
+            aggregate_type,
+            aggregate_id,
+            data,
+            occurred_at,
+            body,
+            attempt,
+            counted,
+            doubt,
+            *_,
+        ) in rows
         if key is not None
     )
 
