@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -96,28 +98,49 @@ def test_lines_of_several_processes_and_threads_never_mix(path: Path) -> None:
     assert len({str(line["aggregate"]) for line in lines(path)}) == 300
 
 
-def test_threads_that_write_at_once_share_one_flush(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    flushes: list[int] = []
-    first, go = threading.Event(), threading.Event()
+class Flush:
+    """Stands in for `os.fsync`: the first waits for `go`, the one numbered `fails` meets a bad disk."""
 
-    def fsync(file: int) -> None:
-        flushes.append(file)
-        first.set()
-        go.wait(10)
+    def __init__(self, fails: int = 0) -> None:
+        self.count = 0
+        self.begun, self.go = threading.Event(), threading.Event()
+        self._fails = fails
 
+    def __call__(self, file: int) -> None:
+        self.count += 1
+        failing = self.count == self._fails
+        self.begun.set()
+        assert self.go.wait(10)
+        if failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def send_while_the_first_is_flushed(path: Path, flush: Flush) -> list[Verdict]:
+    """Send one line, and eleven more from threads of their own before its flush ends."""
     transport = FileTransport(path)
-    monkeypatch.setattr(os, "fsync", fsync)
-    with ThreadPoolExecutor(6) as threads:
+    with ThreadPoolExecutor(12) as threads:
         outcomes = [threads.submit(transport.send, message(), no_commit)]
-        first.wait(10)
-        # These are written while the first is being flushed.
-        outcomes += [threads.submit(transport.send, message(), no_commit) for _ in range(5)]
-        while path.read_bytes().count(b"\n") < 6:
-            pass
+        assert flush.begun.wait(10)
+        outcomes += [threads.submit(transport.send, message(), no_commit) for _ in range(11)]
+        while path.read_bytes().count(b"\n") < 12:
+            time.sleep(0.001)
         assert not any(outcome.done() for outcome in outcomes)
-        go.set()
-        assert {outcome.result(10).verdict for outcome in outcomes} == {Verdict.DELIVERED}
-    assert len(flushes) == 2
+        flush.go.set()
+        return [outcome.result(10).verdict for outcome in outcomes]
+
+
+def test_threads_that_write_at_once_share_one_flush(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", flush := Flush())
+    assert send_while_the_first_is_flushed(path, flush) == [Verdict.DELIVERED] * 12
+    # The first, one for all others, and one for the last line where it stood in the file but was not counted yet.
+    assert flush.count in (2, 3)
+
+
+def test_a_flush_that_fails_fails_for_all_who_share_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", flush := Flush(fails=2))
+    first, *others = send_while_the_first_is_flushed(path, flush)
+    assert first is Verdict.DELIVERED
+    assert others.count(Verdict.UNKNOWN) == 11 - (flush.count - 2)
 
 
 def test_a_file_that_was_moved_away_is_begun_anew(path: Path) -> None:

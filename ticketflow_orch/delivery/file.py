@@ -27,6 +27,7 @@ class FileTransport:
         self._file = -1
         self._written = 0
         self._flushed = 0
+        self._doubtful = 0
         self._writing = threading.Lock()
         self._flushing = threading.Lock()
 
@@ -67,11 +68,21 @@ class FileTransport:
 
     def _flush(self, number: int, file: int) -> None:
         with self._flushing:
+            if number <= self._doubtful:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
             if self._flushed < number:
-                # Whatever is written by now goes to the disk with us, and its writers need not wait for their own.
-                covered = self._written
-                os.fsync(file)
-                self._flushed = covered
+                self._sync(file)
+
+    def _sync(self, file: int) -> None:
+        # Whatever is written by now goes to the disk with us, and its writers need not wait for their own.
+        covered = self._written
+        try:
+            os.fsync(file)
+        except OSError:
+            # The kernel tells of a page that it lost once only: who asks after us would hear that all is well.
+            self._doubtful = covered
+            raise
+        self._flushed = covered
 
     def _open(self) -> None:
         if self._file >= 0 and self._is_in_place():
@@ -93,10 +104,11 @@ class FileTransport:
 
     def _leave(self) -> None:
         if self._file >= 0:
-            os.fsync(self._file)
-            os.close(self._file)
-            self._file = -1
-            self._flushed = self._written
+            try:
+                self._sync(self._file)
+            finally:
+                os.close(self._file)
+                self._file = -1
 
 
 def _line(message: Message) -> Mapping[str, Any]:
