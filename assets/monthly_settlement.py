@@ -1,7 +1,6 @@
 """The asset that settles a month: reads the run's configuration, calls the settlement, shows what came of it."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import dagster as dg
@@ -9,6 +8,7 @@ from pydantic import Field
 from sqlalchemy import Engine
 
 from assets.partitions import months
+from assets.progress import settlement_progress
 from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.counts import counted
@@ -17,10 +17,8 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement import Drained, IncompleteSettlementError, SettlementOptions, settle_month
+from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.settlement.dry_run import dry_run
-
-SECONDS_BETWEEN_LINES = 10
 
 
 class SettlementConfig(dg.Config):
@@ -85,7 +83,7 @@ def monthly_settlement(
                     parked_limit=settings().parked_limit,
                 ),
                 publish=outbox.append,
-                progress=progress_lines(context.log.info),
+                progress=settlement_progress(context.log.info),
             )
         except (InputError, IncompleteSettlementError) as error:
             raise dg.Failure(str(error)) from error
@@ -124,20 +122,3 @@ def launched_by(tags: Mapping[str, str]) -> str:
         if tag in tags:
             return f"{label} {tags[tag]}"
     return "run by hand"
-
-
-def progress_lines(log: Callable[[str], None]) -> Callable[[Drained], None]:
-    """A listener that logs how far a settlement is, at most every ten seconds: done/total, rate, time left."""
-    started = last = time.monotonic()
-
-    def listen(state: Drained) -> None:
-        nonlocal last
-        moment = time.monotonic()
-        if moment - last < SECONDS_BETWEEN_LINES or not state.done:
-            return
-        last = moment
-        rate = state.done / (moment - started)
-        left = (state.total - state.done) / rate
-        log(f"{state.done}/{state.total} chunks, {rate:.1f} a second, about {left:.0f} s to go")
-
-    return listen

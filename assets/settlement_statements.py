@@ -1,13 +1,13 @@
 """The asset that states closed months: writes every statement, queues the mails, shows what they come to."""
 
-import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import dagster as dg
 
-from assets.monthly_settlement import SECONDS_BETWEEN_LINES
 from assets.partitions import months
+from assets.progress import paced
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
@@ -83,6 +83,7 @@ def settlement_statements(
     Materializing a month again writes the same bytes and mails nobody again. A month whose books are not closed is
     refused, and so is a statement that does not add up to the ledger.
     """
+    line = paced(context.log.info)
     with database.engine("settlement_statements", connections=2) as engine:
         for month in sorted(map(Month.parse, context.partition_keys)):
             try:
@@ -91,7 +92,7 @@ def settlement_statements(
                     month,
                     StatementOptions.configured(settings()),
                     now=clock.now(),
-                    progress=_progress_lines(month, context.log.info),
+                    progress=partial(_say_how_far, line, month),
                 )
             except (InputError, UnbalancedStatementError) as error:
                 raise dg.Failure(str(error)) from error
@@ -99,17 +100,8 @@ def settlement_statements(
     return dg.MaterializeResult()
 
 
-def _progress_lines(month: Month, log: Callable[[str], None]) -> Callable[[int], None]:
-    """A listener that logs how many statements are written, at most every ten seconds."""
-    last = time.monotonic()
-
-    def listen(statements: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            log(f"{month}: {counted(statements, 'statement')} written")
-
-    return listen
+def _say_how_far(line: Callable[[str], None], month: Month, statements: int) -> None:
+    line(f"{month}: {counted(statements, 'statement')} written")
 
 
 def statements_metadata(result: StatementsResult) -> dict[str, Any]:
