@@ -32,6 +32,8 @@ EVENT_TYPES = frozenset({
     "WindowMissed",
     "WorkOverdue",
 })  # fmt: skip
+# Those that are rendered as mails, where their destination takes mails.
+MAILS = frozenset({"ReminderDue", "StatementReady"})
 
 
 @dataclass(frozen=True, slots=True)

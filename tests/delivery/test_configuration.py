@@ -16,6 +16,7 @@ from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
 from ticketflow_orch.delivery.webhook import WebhookTransport
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox import MAILS
 from ticketflow_orch.settings import Settings
 
 ENVIRONMENT = SECRETS | {"SMTP_PASSWORD": "s3cret", "PAYMENTS_TOKEN": "Bearer 42"}
@@ -85,6 +86,7 @@ def test_the_documented_example_is_one_that_works(read: Read) -> None:
     delivery = read(example, dict.fromkeys(names, secret))
     assert (delivery.default.attempts, delivery.default.when_dead, delivery.default.in_doubt) == (12, "block", "hold")
     assert delivery.types_of("payments") == {"PayoutRequested"}
+    assert delivery.types_of("mail") == MAILS
 
 
 def test_each_event_type_has_its_route(read: Read) -> None:
@@ -96,6 +98,7 @@ def test_each_event_type_has_its_route(read: Read) -> None:
         in_doubt="look_up",
         remembers=timedelta(hours=24),
         limit=timedelta(seconds=30),
+        takes_mails=False,
     )
     assert delivery.route("ReminderDue") == Route(
         destination="mail",
@@ -104,6 +107,7 @@ def test_each_event_type_has_its_route(read: Read) -> None:
         in_doubt="resend",
         remembers=timedelta(0),
         limit=timedelta(seconds=370),
+        takes_mails=True,
     )
     assert delivery.route("EventClosed") == delivery.default
     assert delivery.default == Route(
@@ -113,6 +117,7 @@ def test_each_event_type_has_its_route(read: Read) -> None:
         in_doubt="hold",
         remembers=None,
         limit=timedelta(seconds=20),
+        takes_mails=False,
     )
 
 
@@ -188,6 +193,12 @@ HOOK = "destinations.partners"
             "routes.MonthSetled is the route of no type of event; correct its name, perhaps to MonthSettled, or leave",
         ),
         ("[routes.MonthSettled]", "[routes.X]", "routes.X is the route of no type of event; name one that docs/"),
+        (
+            '[routes.default]\ndestination = "partners"',
+            '[routes.default]\ndestination = "mail"',
+            "routes.default.destination = 'mail' takes nothing but mails, which are ReminderDue and StatementReady; ",
+        ),
+        ('destination = "log"', 'destination = "mail"', "routes.MonthSettled.destination = 'mail' takes nothing but"),
         ("attempts = 20", "attempts = 0", "routes.PayoutRequested.attempts = 0 is refused: "),
         ('"skip"', '"drop"', "routes.ReminderDue.when_dead = 'drop' is refused: "),
         ('"PT24H"', '"a day"', "routes.PayoutRequested.remembers = 'a day' is refused: write a length"),

@@ -10,7 +10,8 @@ from sqlalchemy import Engine
 
 from tests.rows import instant
 from ticketflow_orch import outbox
-from ticketflow_orch.outbox import EVENT_TYPES, OutboxEvent
+from ticketflow_orch.delivery.kinds import KINDS
+from ticketflow_orch.outbox import EVENT_TYPES, MAILS, OutboxEvent
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,6 +29,10 @@ def test_every_type_that_statements_write_is_known() -> None:
     sources = [file.read_text("utf-8") for file in (ROOT / "ticketflow_orch").rglob("*.py")]
     written = {name for source in sources for name in re.findall(r"'([A-Z]\w+):' \|\|", source)}
     assert {"ReminderDue", "EventClosed", "StatementReady"} <= written <= EVENT_TYPES
+
+
+def test_what_is_rendered_is_a_mail() -> None:
+    assert {name for name, kind in KINDS.items() if kind.preparer} == MAILS
 
 
 def test_another_type_is_not_written(engine: Engine) -> None:

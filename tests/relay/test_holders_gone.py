@@ -79,7 +79,7 @@ def test_an_event_whose_holders_all_went_away_is_dead_and_is_not_sent_again(engi
     desert(engine, "a", attempts=3)
     assert run(engine, delivery(receiver, attempts=3)).dead == 1
     row = event(engine, "a")
-    assert row.last_error == "3 attempts were begun and none came to an end."
+    assert row.last_error == "It was begun 3 times already; its route allows 3."
     assert (row.attempts - row.attempts_forgiven, receiver.sent) == (3, [])
     assert alerts(engine) == ["OutboxEventDead"]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 import pytest
@@ -14,6 +16,7 @@ from tests.relay.world import (
     REJECTED,
     Receiver,
     add,
+    change,
     delivery,
     desert,
     event,
@@ -22,6 +25,7 @@ from tests.relay.world import (
 )
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.preparing import EventKind, Prepared, Recorded, Rendered, Suppressed
+from ticketflow_orch.relay import Backoff
 
 
 def name_of(message: Message) -> str:
@@ -61,6 +65,18 @@ def test_what_is_rendered_at_first_is_sent_each_time_whatever_is_rendered_later(
     run(engine, delivery(receiver), Business(lambda _: Rendered(next(renderings))).kinds)
     assert [message.body for message in receiver.sent] == [b"first"] * 3
     assert event(engine, "a").body == b"first"
+
+
+def test_a_destination_that_takes_no_mails_gets_json_even_of_what_was_rendered_for_another(engine: Engine) -> None:
+    mails, hook = Receiver(lambda _: REFUSED), Receiver()
+    business = Business(lambda _: Rendered(b"From: us"))
+    add(engine, "moved")
+    run(engine, delivery(mails), business.kinds, backoff=Backoff(base=timedelta(hours=1)))
+    change(engine, "moved", "available_at = clock_timestamp()")
+    add(engine, "new")
+    assert run(engine, delivery(hook, takes_mails=False), business.kinds).delivered == 2
+    assert {message.body for message in mails.sent} == {b"From: us"}
+    assert [json.loads(message.body)["data"] for message in hook.sent] == [{"name": "moved"}, {"name": "new"}]
 
 
 def test_what_is_suppressed_is_not_sent_and_holds_up_nothing(engine: Engine) -> None:

@@ -28,7 +28,7 @@ from ticketflow_orch.delivery.destinations import (
 from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox import EVENT_TYPES
+from ticketflow_orch.outbox import EVENT_TYPES, MAILS
 from ticketflow_orch.settings import Length, Settings
 
 WhenDead = Literal["block", "skip"]
@@ -44,7 +44,8 @@ class Route:
     `attempts`: after so many an event is dead. `when_dead`: a dead event keeps later ones of its aggregate waiting
     (block) or not (skip). `remembers`: how long the receiver recognises an event id, None for ever; where an event
     may have arrived longer ago than that, `in_doubt` says whether it is sent once more, held for a person, or looked
-    up. `limit`: no attempt takes longer, so a lease lasts for more.
+    up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`: what is rendered as a mail is sent
+    as one there, and as JSON like everything elsewhere.
     """
 
     destination: str
@@ -53,6 +54,7 @@ class Route:
     in_doubt: InDoubt
     remembers: timedelta | None
     limit: timedelta
+    takes_mails: bool = True
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,11 @@ def _route(
             f"routes.{kind}.destination = {table.destination!r} is no destination; "
             f"describe it in [destinations.{table.destination}]."
         )
+    if isinstance(target, SmtpDestination) and kind not in MAILS:
+        raise InputError(
+            f"routes.{kind}.destination = {table.destination!r} takes nothing but mails, which are "
+            f"{' and '.join(sorted(MAILS))}; name a webhook or a file."
+        )
     if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
         raise InputError(
             f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
@@ -184,6 +191,7 @@ def _route(
         in_doubt=table.in_doubt,
         remembers=table.remembers if "remembers" in table.model_fields_set else target.remembers,
         limit=target.limit,
+        takes_mails=target.takes_mails,
     )
 
 

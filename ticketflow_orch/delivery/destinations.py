@@ -87,6 +87,11 @@ class Destination(BaseModel):
         """How long a receiver of this kind usually recognises an event id; None: for ever."""
         return None
 
+    @property
+    def takes_mails(self) -> bool:
+        """Whether what is rendered as a mail is sent as one; else it goes as JSON like everything."""
+        return True
+
 
 class WebhookDestination(Destination):
     """An HTTP receiver, told with signed POSTs as Standard Webhooks has them.
@@ -117,6 +122,10 @@ class WebhookDestination(Destination):
     @property
     def limit(self) -> timedelta:
         return self.deadline
+
+    @property
+    def takes_mails(self) -> bool:
+        return False
 
 
 class SmtpDestination(Destination):

@@ -24,7 +24,10 @@ class Suppressed:
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """What to send. Kept from the first attempt on: later ones send the same bytes, whatever is rendered then."""
+    """A mail. Kept from the first attempt on: later ones send the same bytes, whatever is rendered then.
+
+    A destination that takes no mails gets the event's JSON all the same.
+    """
 
     body: bytes
 

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.delivery import Outcome, Verdict
-from ticketflow_orch.delivery.configuration import Delivery
+from ticketflow_orch.delivery.configuration import Delivery, Route
 from ticketflow_orch.delivery.preparing import EventKind, Preparer, Recorded, Rendered, Suppressed
 from ticketflow_orch.relay.claiming import Claimed
 from ticketflow_orch.relay.finishing import Ended
@@ -46,7 +46,7 @@ def prepare(engine: Engine, delivery: Delivery, kinds: Mapping[str, EventKind], 
         for one in same:
             # Its holders went away at every single attempt. Whatever it is that ends them, it must not run again.
             if one.counted > route.attempts:
-                reason = f"{route.attempts} attempts were begun and none came to an end."
+                reason = f"It was begun {one.counted - 1} times already; its route allows {route.attempts}."
                 ended.append(Ended(one, given_up(route, one.doubt is not None), reason=reason, counts=False))
             else:
                 events.append(one)
@@ -64,7 +64,8 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
         return Ready()
     try:
         with transaction(engine) as connection:
-            ready = _ask(connection, kind.preparer, claimed) if kind.preparer else Ready(tuple(claimed))
+            route = delivery.route(_type(claimed[0]))
+            ready = _ask(connection, kind.preparer, claimed, route) if kind.preparer else Ready(tuple(claimed))
             if kind.recorder and ready.events:
                 kind.recorder(connection, [Recorded(one.message, "INFLIGHT", None) for one in ready.events])
             return ready
@@ -79,7 +80,7 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
         return Ready((), (judge(claimed[0], delivery.route(message.event_type), Outcome(Verdict.REFUSED, reason)),))
 
 
-def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed]) -> Ready:
+def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed], route: Route) -> Ready:
     answers = preparer(connection, [one.message for one in claimed])
     events, ended, rendered = [], [], {}
     for one in claimed:
@@ -88,6 +89,8 @@ def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed])
             ended.append(Ended(one, "SUPPRESSED", reason=answer.reason))
         elif not isinstance(answer, Rendered):
             raise LookupError(f"no answer about event {one.message.event_id}")  # noqa: TRY004 - there is none at all
+        elif not route.takes_mails:
+            events.append(replace(one, message=replace(one.message, rendered=None)))
         elif one.message.rendered is not None:
             events.append(one)
         else:
