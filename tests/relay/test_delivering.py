@@ -166,6 +166,26 @@ def test_a_drain_ends_when_its_time_is_over_and_gives_back_what_it_has_not_begun
         assert dict(rows.all()) == {"DELIVERED": 1, "PENDING": 0}
 
 
+@pytest.mark.parametrize(
+    ("before", "tried"),
+    [
+        ("attempts = 0", False),
+        ("attempts = 1, attempts_forgiven = 1", False),
+        # Refused at once and sent for good again: all of its attempts are forgiven.
+        ("attempts = 1, attempts_forgiven = 1, first_attempt_at = now(), last_attempt_at = now()", True),
+        # A holder went away with it.
+        ("attempts = 1, first_attempt_at = now()", True),
+    ],
+)
+def test_what_is_given_back_was_tried_if_it_was_before(engine: Engine, before: str, tried: bool) -> None:
+    add(engine, "a")
+    change(engine, "a", before)
+    assert run(engine, delivery(Receiver()), patience=0, budget=0.3).delivered == 0
+    row = event(engine, "a")
+    assert (row.state, row.first_attempt_at is not None) == ("PENDING", tried)
+    assert row.attempts > 1
+
+
 def test_a_stop_ends_a_drain_at_once(engine: Engine) -> None:
     stop = threading.Event()
     receiver = Receiver(lambda _: stop.set() or DELIVERED)

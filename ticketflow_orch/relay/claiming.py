@@ -218,10 +218,12 @@ _CLAIM_LOST = text(f"""
     ) {_taking("found", _DOUBT_OF_LOST)}
 """)
 
+# Not begun, so not tried, unless an earlier attempt ended or was lost. Ended ones may all be forgiven by now.
 _GIVE_BACK = text("""
     UPDATE outbox_event AS event
     SET state = 'PENDING', owner = NULL, lease_until = NULL, attempts_forgiven = attempts_forgiven + 1,
-        first_attempt_at = CASE WHEN attempts > attempts_forgiven + 1 THEN first_attempt_at END
+        first_attempt_at = CASE WHEN last_attempt_at IS NOT NULL OR attempts > attempts_forgiven + 1
+            THEN first_attempt_at END
     FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[])) AS mine (id, attempt)
     WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
 """)
