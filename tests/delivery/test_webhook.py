@@ -34,7 +34,9 @@ def transport(receiver: HttpReceiver) -> Iterator[WebhookTransport]:
         ("oversized", Verdict.DELIVERED, 200),
         ("dribble body", Verdict.DELIVERED, 200),
         ("break off", Verdict.UNKNOWN, 200),
+        ("interim", Verdict.UNKNOWN, 103),
         ("redirect", Verdict.REFUSED, 301),
+        ("see other", Verdict.UNKNOWN, 303),
         ("bad request", Verdict.REJECTED, 400),
         ("unauthorized", Verdict.REFUSED, 401),
         ("forbidden", Verdict.REFUSED, 403),
@@ -202,6 +204,17 @@ def test_an_answer_that_was_not_read_to_its_end_does_not_spoil_the_next(
     assert transport.send(first, no_commit).verdict is Verdict.DELIVERED
     assert transport.send(second, no_commit).response == '{"received": true}'
     assert receiver.connections == 2
+
+
+def test_an_answer_that_comes_after_an_interim_one_is_not_taken_for_that_to_the_next(
+    receiver: HttpReceiver, transport: WebhookTransport
+) -> None:
+    first, second = message(), message()
+    receiver.script.once(str(first.event_id), "interim")
+    receiver.script.once(str(second.event_id), "unprocessable")
+    transport.send(first, no_commit)
+    time.sleep(0.2)
+    assert transport.send(second, no_commit).verdict is Verdict.REJECTED
 
 
 def test_several_threads_share_a_transport(receiver: HttpReceiver, transport: WebhookTransport) -> None:

@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -35,7 +35,9 @@ class Behaviour:
     applies: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes = RECEIVED
-    ending: Literal["answer", "drop", "garbage", "dribble", "dribble body", "break off", "silence"] = "answer"
+    ending: Literal["answer", "drop", "garbage", "dribble", "dribble body", "break off", "interim", "silence"] = (
+        "answer"
+    )
     delay: float = 0
 
 
@@ -53,8 +55,10 @@ MODES = {
     "dribble": Behaviour(200, applies=True, ending="dribble"),
     "dribble body": Behaviour(200, applies=True, ending="dribble body"),
     "break off": Behaviour(200, applies=True, ending="break off"),
+    "interim": Behaviour(200, applies=True, ending="interim"),
     "oversized": Behaviour(200, applies=True, body=b"x" * 5_000_000),
     "redirect": Behaviour(301, headers={"Location": "http://elsewhere.example/secret?token=1"}),
+    "see other": Behaviour(303, applies=True, headers={"Location": "/thanks"}),
     "bad request": Behaviour(400),
     "unauthorized": Behaviour(401),
     "forbidden": Behaviour(403),
@@ -196,6 +200,9 @@ class _Connection(asyncio.Protocol):
             case "break off":
                 self.transport.write(_head(behaviour) + behaviour.body[:-1])
                 self.transport.close()
+            case "interim":
+                self.transport.write(b"HTTP/1.1 103 Early Hints\r\nLink: </style.css>\r\n\r\n")
+                asyncio.get_running_loop().call_later(0.1, self._end, replace(behaviour, ending="answer"))
             case "silence":
                 pass
 

@@ -45,6 +45,9 @@ _REJECTED = {
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     HTTPStatus.UNPROCESSABLE_ENTITY,
 }
+# An earlier attempt is under way; "found" and "see other" may be the answer to a request that was processed (RFC 9110,
+# 15.4.4).
+_UNCERTAIN = {HTTPStatus.CONFLICT, HTTPStatus.FOUND, HTTPStatus.SEE_OTHER}
 _USER_AGENT = f"ticketflow-orch/{version('ticketflow-orch')}"
 
 
@@ -229,6 +232,9 @@ class _Host:
 def _read(response: BaseHTTPResponse) -> _Answer:
     # The status is the answer, however long the rest of it takes. What is not read to its end is closed.
     body, broken = b"", None
+    if response.status < HTTPStatus.OK:
+        # The answer is still to come, and on a connection that is kept it would be taken for the next request's.
+        response.close()
     try:
         # Reading beyond what came is what tells an end from a break.
         while len(body) < READ_BYTES and (more := response.read(READ_BYTES - len(body))):
@@ -253,8 +259,7 @@ def _is_late(error: BaseException) -> bool:
 
 
 def _verdict(status: int) -> Verdict:
-    # An attempt that is under way elsewhere (409) is no answer to this one; what answers 5xx, or a number that means
-    # nothing, may be a proxy that knows no better.
+    # What answers 5xx, or a number that means nothing, may be a proxy that knows no better.
     match status // 100:
         case 2:
             return Verdict.DELIVERED
@@ -262,7 +267,7 @@ def _verdict(status: int) -> Verdict:
             return Verdict.GONE
         case 4 if status in _REJECTED:
             return Verdict.REJECTED
-        case 3 | 4 if status != HTTPStatus.CONFLICT:
+        case 3 | 4 if status not in _UNCERTAIN:
             return Verdict.REFUSED
         case _:
             return Verdict.UNKNOWN
