@@ -124,6 +124,15 @@ class TestConnections:
         assert mail_server.connections == 1
         assert len(mail_server.stored) == 2
 
+    def test_one_that_is_kept_still_takes_an_address_beyond_ascii(self) -> None:
+        with SmtpServer(utf8=True) as mail_server:
+            transport = transport_to(mail_server.port)
+            for recipient in ("ana", "josé"):
+                body = f"From: a@example.org\r\nTo: {recipient}@example.org\r\n\r\nHola\r\n".encode()
+                assert transport.send(message(body), no_commit).verdict is Verdict.DELIVERED
+            transport.close()
+            assert mail_server.connections == 1
+
     def test_one_that_the_server_closed_meanwhile_is_replaced(
         self, mail_server: SmtpServer, transport: SmtpTransport
     ) -> None:

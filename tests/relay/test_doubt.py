@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, create_engine, text
 
 from tests.relay.world import (
     DELIVERED,
@@ -21,11 +21,14 @@ from tests.relay.world import (
     delivery,
     desert,
     event,
+    route,
     run,
     states,
 )
-from ticketflow_orch.delivery import Outcome
+from ticketflow_orch.delivery import Commit, FencedError, Message, Outcome
 from ticketflow_orch.relay import Backoff
+from ticketflow_orch.relay.claiming import Wanted, claim_oldest
+from ticketflow_orch.relay.sending import commit_of
 
 HOUR = timedelta(hours=1)
 
@@ -89,6 +92,31 @@ def test_mail_whose_answer_was_lost_is_in_doubt_at_once(engine: Engine) -> None:
     add(engine, "a")
     assert run(engine, delivery(receiver, remembers=timedelta(0), in_doubt="hold")).in_doubt == 1
     assert event(engine, "a").doubtful_since is not None
+
+
+@pytest.mark.parametrize(("step", "state"), [("before", "PENDING"), ("after", "IN_DOUBT")])
+def test_a_transport_that_breaks_leaves_a_doubt_only_after_the_step(engine: Engine, step: str, state: str) -> None:
+    class Breaking(Receiver):
+        def send(self, message: Message, commit: Commit) -> Outcome:
+            if step == "after":
+                commit()
+            raise ZeroDivisionError("oops")
+
+    add(engine, "a")
+    mail = delivery(Breaking(), remembers=timedelta(0), in_doubt="hold")
+    run(engine, mail, backoff=Backoff(base=HOUR))
+    assert states(engine) == {"a": state}
+    assert event(engine, "a").last_error == "The transport broke: ZeroDivisionError: oops"
+
+
+def test_a_step_that_cannot_be_written_down_is_not_taken(engine: Engine) -> None:
+    add(engine, "a")
+    with engine.begin() as connection:
+        [claimed] = claim_oldest(connection, Wanted("us", 60, ("Told",), (), ()), 1, 1).claimed
+    busy = create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=0.1)
+    with busy.connect(), pytest.raises(FencedError, match="did not say whether the lease is still ours"):
+        commit_of(busy, claimed, route(remembers=HOUR), lease=60)()
+    busy.dispose()
 
 
 def test_a_process_that_went_away_after_the_step_leaves_a_doubt_and_before_it_none(engine: Engine) -> None:

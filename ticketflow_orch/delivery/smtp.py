@@ -251,6 +251,14 @@ class _Session(smtplib.SMTP):
             return made
         return self._context.wrap_socket(made, server_hostname=host)
 
+    def rset(self) -> tuple[int, bytes]:
+        """Forget the message that was begun."""
+        try:
+            return super().rset()
+        finally:
+            # smtplib takes every further message for one of ASCII addresses.
+            self.command_encoding = "utf-8"
+
     def getreply(self) -> tuple[int, bytes]:
         """The next reply: its code, and its lines without it.
 

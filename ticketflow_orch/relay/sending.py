@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 
 from sqlalchemy import Engine, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery import Commit, FencedError, Outcome, Transport, Verdict
@@ -20,17 +20,25 @@ _LOG = logging.getLogger(__name__)
 
 def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | None:
     """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it."""
+    committed = False
+
+    def committing() -> None:
+        nonlocal committed
+        commit()
+        committed = True
+
     try:
         if _is_forgotten(claimed, route) and route.in_doubt != "resend":
             known = _reconsider(claimed, route, transport)
             if known is not None:
                 return known
-        return judge(claimed, route, transport.send(claimed.message, commit))
+        return judge(claimed, route, transport.send(claimed.message, committing))
     except FencedError:
         return None
-    except Exception as error:  # noqa: BLE001 - a broken transport is an attempt of which nothing is known
+    except Exception as error:  # noqa: BLE001 - what breaks after its commit is an attempt of which nothing is known
         _LOG.exception("The transport to %s broke.", route.destination)
-        return judge(claimed, route, Outcome(Verdict.UNKNOWN, f"The transport broke: {type(error).__name__}: {error}"))
+        verdict = Verdict.UNKNOWN if committed else Verdict.REFUSED
+        return judge(claimed, route, Outcome(verdict, f"The transport broke: {type(error).__name__}: {error}"))
 
 
 def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> Commit:
@@ -49,7 +57,7 @@ def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> C
             with transaction(engine) as connection:
                 values = {"id": claimed.id, "attempt": claimed.message.attempt}
                 ours = connection.execute(_COMMIT, values).rowcount == 1
-        except DBAPIError as error:
+        except SQLAlchemyError as error:
             raise FencedError("The database did not say whether the lease is still ours.") from error
         if not ours:
             raise FencedError(f"Attempt {claimed.message.attempt} at {claimed.message.event_id} was overtaken.")
