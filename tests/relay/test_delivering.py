@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy import event as events
+from sqlalchemy.exc import DBAPIError
 
 from tests.relay.world import (
     AT_ONCE,
@@ -26,6 +27,7 @@ from tests.relay.world import (
     route,
     run,
     states,
+    stop,
 )
 from tests.sessions import becomes, two_sessions
 from ticketflow_orch.delivery import Message, Outcome, Verdict
@@ -117,9 +119,7 @@ def test_what_is_stopped_waits_and_goes_on_when_it_is_resumed(engine: Engine, ki
     to = Delivery({"Else": route("elsewhere")}, route(), {"there": Receiver, "elsewhere": lambda: other})
     add(engine, "stopped")
     add(engine, "goes", kind="Else")
-    with engine.begin() as connection:
-        values = {"kind": kind, "name": name}
-        connection.execute(text("INSERT INTO delivery_stop VALUES (:kind, :name, 'because', 'somebody')"), values)
+    stop(engine, kind, name)
     assert run(engine, to).left == 1
     assert states(engine) == {"stopped": "PENDING", "goes": "DELIVERED"}
     with engine.begin() as connection:
@@ -142,6 +142,32 @@ def test_a_slow_destination_holds_up_no_other(engine: Engine) -> None:
         assert len(slow.sent) == 2
         released.set()
         assert draining.result().delivered == 200
+
+
+def test_many_events_of_a_type_hold_up_no_other_type(engine: Engine) -> None:
+    receiver = Receiver()
+    to = Delivery({}, route(), {"there": lambda: receiver})
+    add_many(engine, 1000, aggregates=1000, kind="Alpha")
+    add_many(engine, 20, aggregates=20, kind="Zulu")
+    assert run(engine, to, batch=50, in_flight=1).delivered == 1020
+    assert [message.event_type for message in receiver.sent[:200]].count("Zulu") == 20
+
+
+def test_what_is_claimed_and_then_stopped_is_not_begun_any_more(engine: Engine) -> None:
+    begun: list[str] = []
+
+    def answer(message: Message) -> Outcome:
+        begun.append(message.aggregate_id)
+        if len(begun) == 200:
+            stop(engine, "EVENT_TYPE", "Told")
+            # What is known of stops may be half a second old.
+            time.sleep(2)
+        return DELIVERED
+
+    add_many(engine, 2000, aggregates=2000)
+    drained = run(engine, delivery(Receiver(answer)), in_flight=1)
+    assert (drained.delivered, drained.left) == (200, 1800)
+    assert set(states(engine).values()) == {"DELIVERED", "PENDING"}
 
 
 def test_events_of_one_aggregate_go_in_order_to_different_destinations(engine: Engine) -> None:
@@ -187,12 +213,31 @@ def test_what_is_given_back_was_tried_if_it_was_before(engine: Engine, before: s
 
 
 def test_a_stop_ends_a_drain_at_once(engine: Engine) -> None:
-    stop = threading.Event()
-    receiver = Receiver(lambda _: stop.set() or DELIVERED)
+    ended = threading.Event()
+    receiver = Receiver(lambda _: ended.set() or DELIVERED)
     add_many(engine, 200, aggregates=200)
-    drained = run(engine, delivery(receiver), in_flight=1, stop=stop)
+    drained = run(engine, delivery(receiver), in_flight=1, stop=ended)
     assert drained.delivered == len(receiver.sent) < 5
     assert drained.seconds < 5
+
+
+def test_what_was_sent_is_written_down_though_a_connection_is_cut(engine: Engine) -> None:
+    cut: list[int] = []
+
+    @events.listens_for(engine, "before_cursor_execute")
+    def cut_one(connection: Connection, _: object, statement: str, *__: object) -> None:
+        if "SET state = 'DELIVERED'" in statement and not cut:
+            cut.append(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
+            with create_engine(engine.url).connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": cut[0]})
+
+    receiver = Receiver()
+    add_many(engine, 400, aggregates=400)
+    with pytest.raises(DBAPIError):
+        run(engine, delivery(receiver))
+    assert len(receiver.sent) > 0
+    assert list(states(engine).values()).count("DELIVERED") == len(receiver.sent)
+    assert "INFLIGHT" not in states(engine).values()
 
 
 def test_a_refused_event_waits_by_full_jitter_that_doubles_up_to_the_cap(engine: Engine) -> None:

@@ -29,6 +29,7 @@ from tests.relay.world import (
     event,
     run,
     states,
+    stop,
 )
 from ticketflow_orch.delivery import Message, Outcome
 from ticketflow_orch.outbox_desk import Choice, redrive
@@ -45,6 +46,16 @@ def test_an_event_whose_holder_went_away_is_sent_when_the_lease_is_over(engine: 
     change(engine, "a", "lease_until = clock_timestamp()")
     assert run(engine, delivery(receiver)).delivered == 1
     assert [(message.attempt, message.doubtful) for message in receiver.sent] == [(2, True)]
+
+
+def test_events_whose_holders_went_away_wait_when_they_are_stopped_meanwhile(engine: Engine) -> None:
+    receiver = Receiver(lambda _: stop(engine, "EVENT_TYPE", "Told") or DELIVERED)
+    for name in ("a", "b"):
+        add(engine, name)
+        desert(engine, name)
+    run(engine, delivery(receiver))
+    assert receiver.names == ["a"]
+    assert states(engine) == {"a": "DELIVERED", "b": "INFLIGHT"}
 
 
 def test_events_whose_holders_went_away_are_sent_one_by_one_with_nothing_else_in_flight(engine: Engine) -> None:

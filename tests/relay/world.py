@@ -110,6 +110,13 @@ def add_many(engine: Engine, number: int, aggregates: int, kind: str = "Told") -
         )
 
 
+def stop(engine: Engine, kind: str, name: str) -> None:
+    """Stop a DESTINATION or an EVENT_TYPE."""
+    with engine.begin() as connection:
+        values = {"kind": kind, "name": name}
+        connection.execute(text("INSERT INTO delivery_stop VALUES (:kind, :name, 'because', 'somebody')"), values)
+
+
 def event(engine: Engine, name: str) -> Row[Any]:
     """The row of the event of that name."""
     with engine.connect() as connection:

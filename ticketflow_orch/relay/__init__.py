@@ -145,7 +145,9 @@ def _retry_lost(shift: Shift) -> None:
         for lost in sorted(shift.lost, key=lambda one: one.id):
             if shift.over() or time.monotonic() >= until:
                 break
-            wanted = shift.wanted(connection, shift.delivery.route(lost.event_type).destination, anew=False)
+            wanted = shift.wanted(connection, shift.delivery.route(lost.event_type).destination, anew=True)
+            if lost.event_type not in wanted.types:
+                continue
             claimed = claiming.claim_lost(connection, wanted, lost)
             if claimed is not None:
                 for one in shift.begin(connection, [claimed]):

@@ -59,6 +59,8 @@ class Lane:
         ):
             try:
                 while not self._is_called_off():
+                    # The workers, who have no connection, go by it before they send.
+                    self._shift.know(connection)
                     self._resize()
                     if len(self._queue) <= self._size // 2 and time.monotonic() >= self._look_at:
                         events = self._claim(connection)
@@ -177,8 +179,12 @@ class Lane:
         with suppress(IndexError):
             while True:
                 unsent.append(self._queue.popleft())
-        self._shift.end(connection, unsent)
-        workers.shutdown()
-        if self._writing is not None:
-            self._writing.result()
-        self._shift.end(connection, list(self._results))
+        try:
+            self._shift.end(connection, unsent)
+        finally:
+            workers.shutdown()
+            try:
+                if self._writing is not None:
+                    self._writing.result()
+            finally:
+                self._shift.end(connection, list(self._results))

@@ -45,13 +45,15 @@ class Waiting:
 
     def claimable(self, delivery: Delivery, destination: str) -> tuple[str, ...]:
         """The types whose events may go to `destination` now."""
-        if destination in self.stopped_destinations:
-            return ()
         return tuple(
             kind
             for kind in self.types
-            if kind not in self.stopped_types and delivery.route(kind).destination == destination
+            if delivery.route(kind).destination == destination and not self.is_stopped(kind, destination)
         )
+
+    def is_stopped(self, event_type: str, destination: str) -> bool:
+        """Whether nothing of `event_type`, or nothing to `destination`, is to be sent."""
+        return event_type in self.stopped_types or destination in self.stopped_destinations
 
     def skipping(self, delivery: Delivery) -> tuple[str, ...]:
         """The types whose dead events let later ones of their aggregate pass."""
@@ -117,16 +119,20 @@ _WAITING = text("""
 """)
 
 # A statement's own time serves as index condition, which the ever-changing clock cannot. What is in flight stands in
-# front of what could go, and is left out: it would fill the window.
+# front of what could go, and is left out: it would fill the window. The types take turns, so that none waits for
+# another to be drained.
 OLDEST = """
     seen AS MATERIALIZED (
         SELECT due.*
         FROM unnest(CAST(:types AS text[])) AS kind (event_type) CROSS JOIN LATERAL (
-            SELECT event_type, aggregate_type, aggregate_id, id, state, lease_until FROM outbox_event
+            SELECT event_type, aggregate_type, aggregate_id, id, state, lease_until,
+                row_number() OVER (ORDER BY available_at, id) AS turn
+            FROM outbox_event
             WHERE event_type = kind.event_type AND ended_at IS NULL AND available_at <= statement_timestamp()
                 AND (state = 'PENDING' OR lease_until < statement_timestamp())
             ORDER BY available_at, id LIMIT CAST(:window AS bigint)
         ) AS due
+        ORDER BY turn
     )
 """
 

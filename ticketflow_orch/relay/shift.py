@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import SQLAlchemyError
 
 from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.delivery.preparing import EventKind
@@ -77,12 +78,16 @@ class Shift:
             yield connection
             connection.exec_driver_sql(looking.PLANNED_AS_EVER)
 
-    def wanted(self, connection: Connection, destination: str, *, anew: bool) -> Wanted:
-        """What may be claimed for `destination`, as known for half a second at most, or `anew`."""
+    def know(self, connection: Connection, *, anew: bool = False) -> Waiting:
+        """What waits and what is stopped, as known for half a second at most, or `anew`."""
         with self._lock:
             if anew or time.monotonic() - self._known_at >= _KNOWN:
                 self._waiting, self._known_at = looking.waiting(connection), time.monotonic()
-            waiting = self._waiting
+            return self._waiting
+
+    def wanted(self, connection: Connection, destination: str, *, anew: bool) -> Wanted:
+        """What may be claimed for `destination`, going by what is known, or is found out `anew`."""
+        waiting = self.know(connection, anew=anew)
         return Wanted(
             owner=self.finisher.owner,
             lease=self.leases[destination],
@@ -128,11 +133,11 @@ class Shift:
         return ready.events
 
     def send(self, claimed: Claimed) -> Result | None:
-        """Send `claimed`; gives it back as it is when it waited for too long, or its destination is gone meanwhile."""
-        if time.monotonic() - claimed.at >= self.patience:
-            return claimed
-        route = self.delivery.route(claimed.message.event_type)
-        if route.destination in self.gone:
+        """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent any more."""
+        event_type = claimed.message.event_type
+        route = self.delivery.route(event_type)
+        stopped = route.destination in self.gone or self._waiting.is_stopped(event_type, route.destination)
+        if stopped or time.monotonic() - claimed.at >= self.patience:
             return claimed
         commit = commit_of(self.engine, claimed, route, self.leases[route.destination])
         ended = attempt(claimed, route, self.delivery.transport(route.destination), commit)
@@ -141,7 +146,20 @@ class Shift:
         return ended
 
     def end(self, connection: Connection, results: Sequence[Result | None]) -> None:
-        """Write down what came of attempts, and count it."""
+        """Write down what came of attempts, and count it.
+
+        Raises:
+            SQLAlchemyError: `connection` is broken; what came of them is written down if another one could be had.
+        """
+        try:
+            self._end(connection, results)
+        except SQLAlchemyError:
+            # What is known must not go with one connection. What was written before is fenced.
+            with self.autocommit() as fresh:
+                self._end(fresh, results)
+            raise
+
+    def _end(self, connection: Connection, results: Sequence[Result | None]) -> None:
         ended = [one for one in results if isinstance(one, Ended)]
         if ended:
             done = self.finisher.finish(connection, ended)
