@@ -34,9 +34,9 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.outbox_desk import Choice, Resolution
 
 
-def put(engine: Engine, name: str, state: str) -> UUID:
+def put(engine: Engine, name: str, state: str, kind: str = "Told") -> UUID:
     """An event of that name in a state that waits for a person."""
-    add(engine, name)
+    add(engine, name, kind=kind)
     if state == "HELD":
         change(engine, name, "state = 'HELD', available_at = NULL")
     elif state != "PENDING":
@@ -144,13 +144,13 @@ def test_only_what_is_stuck_is_resolved(engine: Engine) -> None:
 def test_events_are_listed_by_state_type_and_aggregate(engine: Engine) -> None:
     for name, state in (("a", "PENDING"), ("b", "DEAD"), ("c", "HELD")):
         put(engine, name, state)
-    add(engine, "d", kind="Else")
+    add(engine, "d", kind="EventClosed")
     run(engine, delivery())
     with engine.connect() as connection:
         assert [one.aggregate_id for one in outbox_desk.list_events(connection)] == ["b", "c"]
         assert [one.aggregate_id for one in outbox_desk.list_events(connection, state="DEAD")] == ["b"]
         assert [one.aggregate_id for one in outbox_desk.list_events(connection, aggregate="c")] == ["c"]
-        ended = outbox_desk.list_events(connection, state="DELIVERED", event_type="Else")
+        ended = outbox_desk.list_events(connection, state="DELIVERED", event_type="EventClosed")
         assert [one.aggregate_id for one in ended] == ["d"]
         assert len(outbox_desk.list_events(connection, limit=1)) == 1
     assert "'GONE' is no state of an event" in refusal(engine, lambda one: outbox_desk.list_events(one, state="GONE"))
@@ -225,13 +225,13 @@ def test_commands_decide_about_events(engine: Engine, home: Path) -> None:
 
 
 def test_commands_stop_and_resume(engine: Engine, home: Path) -> None:
-    assert "stopped" in ticketflow("stop", "--type", "Told", "--reason", "a mistake in it")
+    assert "stopped" in ticketflow("stop", "--type", "EventClosed", "--reason", "a mistake in it")
     assert "stopped" in ticketflow("stop", "--destination", "file", "--reason", "moving")
     listed = ticketflow("stops").splitlines()
     assert [line.split()[0] for line in listed[1:]] == ["destination", "event"]
-    add(engine, "a")
+    add(engine, "a", kind="EventClosed")
     assert ticketflow("deliver") == "1 left\n"
-    ticketflow("resume", "--type", "Told")
+    ticketflow("resume", "--type", "EventClosed")
     ticketflow("resume", "--destination", "file")
     assert ticketflow("stops") == "Nothing is stopped.\n"
     assert ticketflow("deliver") == "1 delivered\n"
@@ -247,6 +247,9 @@ def test_commands_stop_and_resume(engine: Engine, home: Path) -> None:
         (("redrive", "--destination", "nowhere"), "There is no destination 'nowhere'; choose one of file."),
         (("redrive", "--since", "yesterday"), "'yesterday' is not an instant"),
         (("resolve", "0" * 32, "--as", "lost"), "--as lost is unknown"),
+        (("list", "--type", "EventsClosed"), "EventsClosed is no type of event; correct its name, perhaps to EventClo"),
+        (("redrive", "--type", "Anything"), "Anything is no type of event; name one that docs/delivery.md lists."),
+        (("stop", "--reason", "x", "--type", "PayoutRequest"), "PayoutRequest is no type of event; correct its name, "),
         (("stop", "--reason", "x"), "Name one of --type and --destination."),
         (("stop", "--reason", "x", "--destination", "nowhere"), "There is no destination 'nowhere'"),
         (("resume", "--type", "Told"), "Told is not stopped"),

@@ -6,9 +6,12 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Any
 
 from sqlalchemy import Connection, text
+
+from ticketflow_orch.errors import InputError
 
 # All that is ever told; docs/delivery.md says what each of them carries.
 EVENT_TYPES = frozenset({
@@ -34,6 +37,17 @@ EVENT_TYPES = frozenset({
 })  # fmt: skip
 # Those that are rendered as mails, where their destination takes mails.
 MAILS = frozenset({"ReminderDue", "StatementReady"})
+
+# Those of which a second delivery costs money: no receiver is sent them again that may have them and may not know it.
+NEVER_TWICE = frozenset({"PayoutRequested"})
+
+
+def require_event_type(name: str) -> None:
+    """Raise InputError unless `name` is in EVENT_TYPES."""
+    if name not in EVENT_TYPES:
+        near = get_close_matches(name, EVENT_TYPES, n=1)
+        mend = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
+        raise InputError(f"{name} is no type of event; {mend}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from ticketflow_orch.delivery import Message, Outcome, Verdict, envelope
 from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.delivery.preparing import EventKind, Fate, Recorded
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox import require_event_type
 from ticketflow_orch.relay.looking import waiting
 
 STATES = ("PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD")
@@ -103,8 +104,10 @@ def list_events(
     `aggregate`: its id.
 
     Raises:
-        InputError: there is no such state.
+        InputError: there is no such state or type.
     """
+    if event_type is not None:
+        require_event_type(event_type)
     if state is not None and state not in STATES:
         raise InputError(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
     query = _UNENDED if state is None else _OF_STATE
@@ -141,8 +144,10 @@ def chosen_types(
     """The types that are `event_type` and, of what waits, go to `destination`; None: neither is asked for.
 
     Raises:
-        InputError: there is no such destination.
+        InputError: there is no such type or destination.
     """
+    if event_type is not None:
+        require_event_type(event_type)
     if destination is None:
         return None if event_type is None else (event_type,)
     require_destination(delivery, destination)
@@ -224,8 +229,10 @@ def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str
     """Deliver nothing to a destination, or of a type, until it is resumed.
 
     Raises:
-        InputError: it is stopped already.
+        InputError: it is stopped already, or there is no such type.
     """
+    if kind == "EVENT_TYPE":
+        require_event_type(name)
     if not connection.execute(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
         raise InputError(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
 

@@ -97,7 +97,8 @@ def test_each_event_type_has_its_route(read: Read) -> None:
         when_dead="block",
         in_doubt="look_up",
         remembers=timedelta(hours=24),
-        limit=timedelta(seconds=30),
+        # A look-up and what is sent after it.
+        limit=timedelta(seconds=60),
         takes_mails=False,
     )
     assert delivery.route("ReminderDue") == Route(
@@ -169,6 +170,14 @@ def test_no_secret_is_shown(read: Read) -> None:
     assert [value for value in ENVIRONMENT.values() if value in shown or value.removeprefix("whsec_") in shown] == []
 
 
+def test_payouts_that_no_route_names_are_not_sent_twice_either(read: Read) -> None:
+    text = WHOLE.replace("[routes.PayoutRequested]", "[routes.EventClosed]")
+    read(text)
+    unsafe = text.replace('destination = "partners"', 'destination = "partners"\nremembers = 60\nin_doubt = "resend"')
+    with pytest.raises(InputError, match=r"routes\.PayoutRequested\.in_doubt = 'resend' would do twice what partners"):
+        read(unsafe)
+
+
 HOOK = "destinations.partners"
 
 
@@ -190,9 +199,9 @@ HOOK = "destinations.partners"
         (
             "[routes.MonthSettled]",
             "[routes.MonthSetled]",
-            "routes.MonthSetled is the route of no type of event; correct its name, perhaps to MonthSettled, or leave",
+            "routes.MonthSetled: MonthSetled is no type of event; correct its name, perhaps to MonthSettled.",
         ),
-        ("[routes.MonthSettled]", "[routes.X]", "routes.X is the route of no type of event; name one that docs/"),
+        ("[routes.MonthSettled]", "[routes.X]", "routes.X: X is no type of event; name one that docs/"),
         (
             '[routes.default]\ndestination = "partners"',
             '[routes.default]\ndestination = "mail"',
@@ -210,6 +219,16 @@ HOOK = "destinations.partners"
             "routes.ReminderDue.in_doubt = 'look_up' cannot be done; ",
         ),
         ("look_up_url", "# look_up_url", "routes.PayoutRequested.in_doubt = 'look_up' cannot be done; payments would"),
+        (
+            'look_up"\nremembers = "PT24H"',
+            'look_up"\nremembers = "forever"',
+            "routes.PayoutRequested.in_doubt = 'look_up' has no effect on a receiver that never forgets; ",
+        ),
+        (
+            'in_doubt = "look_up"',
+            'in_doubt = "resend"',
+            "routes.PayoutRequested.in_doubt = 'resend' would do twice what payments has done and forgotten; ",
+        ),
         ("https://hooks", "http://hooks", f"{HOOK} is refused: use https, or say allow_private = true"),
         ("https://hooks", "ftp://hooks", f"{HOOK}.url is refused: write https://host/path."),
         ("https://hooks.example/in", "https:///in", f"{HOOK}.url is refused: write https://host/path."),
@@ -233,6 +252,11 @@ HOOK = "destinations.partners"
             "https://{id}.example/",
             "destinations.payments.look_up_url is refused: ",
         ),
+        (
+            "https://payments.example/payouts/{id}",
+            "https://{id}.example",
+            "destinations.payments.look_up_url is refused: ",
+        ),
         ('["TICKETFLOW_WEBHOOK_SECRET", "TICKETFLOW_WEBHOOK_SECRET_OLD"]', "[]", f"{HOOK}.secrets is refused: "),
         (
             '"TICKETFLOW_WEBHOOK_SECRET_OLD"',
@@ -254,6 +278,11 @@ HOOK = "destinations.partners"
             "destinations.mail is refused: a password needs security",
         ),
         ('"mail.example"', '"mail.example"\nca_file = "/no/such"', "destinations.mail.ca_file"),
+        (
+            '"mail.example"',
+            '"mail.example:587"',
+            "destinations.mail.host = 'mail.example:587' is refused: write a",
+        ),
         ('"mail.example"', '"mail example"', "destinations.mail.host = 'mail example' is refused: "),
     ],
 )

@@ -93,7 +93,7 @@ def test_dead_events_are_redriven_by_a_run(
     engine: Engine, instance: dg.DagsterInstance, resources: dict[str, Any]
 ) -> None:
     for name in ("a", "b"):
-        put(engine, name, "DEAD")
+        put(engine, name, "DEAD", kind="EventClosed")
     needed = {name: resources[name] for name in ("database", "delivery")}
 
     def redrive(**config: Any) -> dg.ExecuteInProcessResult:
@@ -106,5 +106,5 @@ def test_dead_events_are_redriven_by_a_run(
 
     assert "Say which dead events to redrive" in failure(redrive())
     assert "There is no destination 'nowhere'" in failure(redrive(destination="nowhere"))
-    assert shown(redrive(destination="file", event_type="Told"))["redriven"] == 2
+    assert shown(redrive(destination="file", event_type="EventClosed"))["redriven"] == 2
     assert states(engine) == {"a": "PENDING", "b": "PENDING"}

@@ -8,7 +8,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +27,7 @@ from ticketflow_orch.delivery.destinations import (
 from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox import EVENT_TYPES, MAILS
+from ticketflow_orch.outbox import MAILS, NEVER_TWICE, require_event_type
 from ticketflow_orch.settings import Length, Settings
 
 WhenDead = Literal["block", "skip"]
@@ -156,6 +155,8 @@ def _delivery(document: Mapping[str, Any], name: str, home: Path, environment: M
     try:
         routes = {kind: _route(kind, table, tables.destinations) for kind, table in tables.routes.items()}
         makers = {key: _maker(table, home, environment) for key, table in tables.destinations.items()}
+        for kind in sorted(NEVER_TWICE):
+            _require_safe(kind, routes.get(kind, routes["default"]))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
     return Delivery({kind: routes[kind] for kind in routes if kind != "default"}, routes["default"], makers)
@@ -164,10 +165,11 @@ def _delivery(document: Mapping[str, Any], name: str, home: Path, environment: M
 def _route(
     kind: str, table: _RouteTable, destinations: Mapping[str, WebhookDestination | SmtpDestination | FileDestination]
 ) -> Route:
-    if kind != "default" and kind not in EVENT_TYPES:
-        near = get_close_matches(kind, EVENT_TYPES, n=1)
-        hint = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
-        raise InputError(f"routes.{kind} is the route of no type of event; {hint}, or leave it out.")
+    if kind != "default":
+        try:
+            require_event_type(kind)
+        except InputError as error:
+            raise InputError(f"routes.{kind}: {error}") from None
     target = destinations.get(table.destination)
     if target is None:
         raise InputError(
@@ -184,15 +186,29 @@ def _route(
             f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
             f"{table.destination} would have to be a webhook with a look_up_url."
         )
+    remembers = table.remembers if "remembers" in table.model_fields_set else target.remembers
+    if table.in_doubt == "look_up" and remembers is None:
+        raise InputError(
+            f"routes.{kind}.in_doubt = 'look_up' has no effect on a receiver that never forgets; "
+            "say how long it remembers."
+        )
     return Route(
         destination=table.destination,
         attempts=table.attempts,
         when_dead=table.when_dead,
         in_doubt=table.in_doubt,
-        remembers=table.remembers if "remembers" in table.model_fields_set else target.remembers,
+        remembers=remembers,
         limit=target.limit,
         takes_mails=target.takes_mails,
     )
+
+
+def _require_safe(kind: str, route: Route) -> None:
+    if route.remembers is not None and route.in_doubt == "resend":
+        raise InputError(
+            f"routes.{kind}.in_doubt = 'resend' would do twice what {route.destination} has done and forgotten; "
+            "write 'look_up' or 'hold'."
+        )
 
 
 def _maker(

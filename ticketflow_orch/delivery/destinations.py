@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -43,9 +44,8 @@ def _url(value: str) -> str:
 
 
 def _reference_url(value: str) -> str:
-    _url(value.replace("{", "").replace("}", ""))
-    path = value.split("/", 3)[-1]
-    found = re.findall(r"\{([^{}]*)\}", path)
+    parts = urlsplit(_url(value.replace("{", "%7B").replace("}", "%7D")))
+    found = re.findall(r"%7B(.*?)%7D", f"{parts.path}?{parts.query}")
     if not found or not _PLACEHOLDERS.issuperset(found) or len(re.findall(r"[{}]", value)) != 2 * len(found):
         raise ValueError("write our reference into the path or query as {id} (the event's) or {aggregate_id}")
     return value
@@ -55,6 +55,15 @@ def _header_names(value: Mapping[str, str]) -> Mapping[str, str]:
     for name in value:
         if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or name.lower().startswith(_OURS):
             raise ValueError(f"{name!r} is no name of a header that can be added")
+    return value
+
+
+def _host(value: str) -> str:
+    try:
+        ip_address(value)
+    except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9._-]+", value):
+            raise ValueError("write a name or an address; a port has a key of its own") from None
     return value
 
 
@@ -98,7 +107,7 @@ class WebhookDestination(Destination):
 
     `secrets` name the variables whose values sign (`whsec_` and base64), all of them, so that a receiver can change
     from one to the next; `headers` maps names of further headers to the variables of their values. `deadline` bounds
-    an attempt as a whole. `look_up_url` answers a signed GET with 200 where the receiver has our reference and with
+    a request as a whole. `look_up_url` answers a signed GET with 200 where the receiver has our reference and with
     404 where it has not and never will by itself. `allow_private`: it is inside our network, where http is enough.
     """
 
@@ -121,7 +130,8 @@ class WebhookDestination(Destination):
 
     @property
     def limit(self) -> timedelta:
-        return self.deadline
+        # What was looked up and is not there is sent in the same attempt.
+        return self.deadline * (1 if self.look_up_url is None else 2)
 
     @property
     def takes_mails(self) -> bool:
@@ -137,7 +147,7 @@ class SmtpDestination(Destination):
     """
 
     transport: Literal["smtp"]
-    host: str = Field(pattern=r"^[A-Za-z0-9._:-]+$")
+    host: Annotated[str, AfterValidator(_host)]
     port: int | None = Field(None, ge=1, le=65535)
     security: Literal["starttls", "tls", "none"] = "starttls"
     username: str | None = Field(None, pattern=r"^[ -~]+$")
