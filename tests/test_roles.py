@@ -183,3 +183,16 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
 def test_the_role_of_runs_cannot_rewrite_money(restricted: Engine, statement: str) -> None:
     with pytest.raises(ProgrammingError, match=r"permission denied|must be owner"), restricted.begin() as connection:
         connection.execute(text(statement))
+
+
+def test_nobody_lets_a_table_of_their_own_tell_of_captures(restricted: Engine) -> None:
+    with restricted.begin() as connection:
+        connection.execute(text("CREATE TEMPORARY TABLE mine (LIKE money_movement)"))
+        with pytest.raises(ProgrammingError, match="permission denied for function money_movement_late_capture"):
+            connection.execute(
+                text("""
+                    CREATE TRIGGER forged AFTER INSERT ON mine FOR EACH ROW
+                    EXECUTE FUNCTION money_movement_late_capture()
+                """)
+            )
+        connection.rollback()

@@ -45,7 +45,11 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """All that is known of one event. `attempt` counts every claim; `body` is what is sent, once that is known."""
+    """All that is known of one event.
+
+    `attempt` counts every claim. `destination`: whom it was addressed to, at last or where it came in doubt. `body` is
+    what is sent, once that is known.
+    """
 
     event: Event
     payload: Mapping[str, Any]
@@ -56,6 +60,7 @@ class Detail:
     first_attempt_at: datetime | None
     doubtful_since: datetime | None
     last_response: str | None
+    destination: str | None
     body: bytes | None
 
 
@@ -124,7 +129,7 @@ def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID)
     row = connection.execute(_SHOW, {"event_id": event_id}).one_or_none()
     if row is None:
         raise _unknown(event_id)
-    detail = Detail(Event(*row[:11]), *row[11:20])
+    detail = Detail(Event(*row[:11]), *row[11:21])
     kind = kinds.get(row.event_type)
     if detail.body is None and (kind is None or kind.preparer is None):
         return replace(detail, body=envelope(row.event_type, row.occurred_at, row.data))
@@ -323,7 +328,7 @@ _OF_STATE = text(f"""
 
 _SHOW = text(f"""
     SELECT {_COLUMNS}, payload, dedupe_key, attempts, owner, lease_until, first_attempt_at, doubtful_since,
-        last_response, body, CAST(payload AS text) AS data
+        last_response, destination, body, CAST(payload AS text) AS data
     FROM outbox_event WHERE event_id = CAST(:event_id AS uuid)
 """)
 

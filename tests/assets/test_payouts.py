@@ -130,7 +130,7 @@ def test_a_route_that_could_pay_twice_is_refused_before_anything_is_written(
     monkeypatch.setenv("TICKETFLOW_DELIVERY", str(path))
     settings.cache_clear()
     assert failure_of(materialize(url, instance, MARCH)) == (
-        f"{path}: routes.PayoutRequested.in_doubt = 'resend' would do twice what file has done and forgotten; "
+        f"{path}: routes.PayoutRequested.in_doubt = 'resend' could do twice what nobody can undo; "
         "write 'look_up' or 'hold'."
     )
     assert rows(engine, "SELECT * FROM payout") == []

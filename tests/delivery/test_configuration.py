@@ -174,7 +174,7 @@ def test_payouts_that_no_route_names_are_not_sent_twice_either(read: Read) -> No
     text = WHOLE.replace("[routes.PayoutRequested]", "[routes.EventClosed]")
     read(text)
     unsafe = text.replace('destination = "partners"', 'destination = "partners"\nremembers = 60\nin_doubt = "resend"')
-    with pytest.raises(InputError, match=r"routes\.PayoutRequested\.in_doubt = 'resend' would do twice what partners"):
+    with pytest.raises(InputError, match=r"routes\.PayoutRequested\.in_doubt = 'resend' could do twice"):
         read(unsafe)
 
 
@@ -227,7 +227,7 @@ HOOK = "destinations.partners"
         (
             'in_doubt = "look_up"',
             'in_doubt = "resend"',
-            "routes.PayoutRequested.in_doubt = 'resend' would do twice what payments has done and forgotten; ",
+            "routes.PayoutRequested.in_doubt = 'resend' could do twice what nobody can undo; write 'look",
         ),
         ("https://hooks", "http://hooks", f"{HOOK} is refused: use https, or say allow_private = true"),
         ("https://hooks", "ftp://hooks", f"{HOOK}.url is refused: write https://host/path."),

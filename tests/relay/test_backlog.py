@@ -106,7 +106,7 @@ def buried(server: EmbeddedServer) -> Iterator[Engine]:
         yield engine
 
 
-WANTED = claiming.Wanted("somebody", 60, ("Told",), (), ())
+WANTED = claiming.Wanted("somebody", 60, "there", ("Told",), (), ())
 VALUES = {**WANTED.parameters, "size": 100, "window": 200, "visited": 2000, "after_type": "", "after_id": ""}
 
 

@@ -9,10 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy import event as events
 from sqlalchemy.exc import DBAPIError
 
+from tests.conftest import run_sql
 from tests.relay.world import (
     AT_ONCE,
     DELIVERED,
@@ -228,8 +229,7 @@ def test_what_was_sent_is_written_down_though_a_connection_is_cut(engine: Engine
     def cut_one(connection: Connection, _: object, statement: str, *__: object) -> None:
         if "SET state = 'DELIVERED'" in statement and not cut:
             cut.append(connection.connection.driver_connection.info.backend_pid)  # type: ignore[union-attr]
-            with create_engine(engine.url).connect() as other:
-                other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": cut[0]})
+            run_sql(engine.url, f"SELECT pg_terminate_backend({cut[0]})")
 
     receiver = Receiver()
     add_many(engine, 400, aggregates=400)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, text
@@ -26,6 +27,7 @@ from tests.relay.world import (
     states,
 )
 from ticketflow_orch.delivery import Commit, FencedError, Message, Outcome
+from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.relay import Backoff
 from ticketflow_orch.relay.claiming import Wanted, claim_oldest
 from ticketflow_orch.relay.sending import commit_of
@@ -94,6 +96,43 @@ def test_mail_whose_answer_was_lost_is_in_doubt_at_once(engine: Engine) -> None:
     assert event(engine, "a").doubtful_since is not None
 
 
+@pytest.mark.parametrize(
+    ("kind", "options", "state"),
+    [
+        ("Told", {"remembers": HOUR, "in_doubt": "look_up"}, "IN_DOUBT"),
+        ("Told", {"remembers": HOUR, "in_doubt": "hold"}, "IN_DOUBT"),
+        ("Told", {"remembers": HOUR, "in_doubt": "resend"}, "DELIVERED"),
+        ("Told", {}, "DELIVERED"),
+        ("PayoutRequested", {}, "IN_DOUBT"),
+    ],
+)
+def test_a_doubt_about_one_destination_is_not_settled_at_another(
+    engine: Engine, kind: str, options: dict[str, Any], state: str
+) -> None:
+    lost, other = Receiver(lambda _: UNKNOWN), Receiver(known=lambda _: REFUSED)
+    add(engine, "a", kind=kind)
+    run(engine, Delivery({}, route("old"), {"old": lambda: lost}), backoff=Backoff(base=HOUR))
+    change(engine, "a", "available_at = clock_timestamp()")
+    run(engine, Delivery({}, route("new", **options), {"new": lambda: other}))
+    assert states(engine) == {"a": state}
+    assert [message.aggregate_type for message in other.sent] == ["thing" if state == "DELIVERED" else "alert"]
+    assert other.asked == []
+    if state == "IN_DOUBT":
+        assert event(engine, "a").last_error == "old may have it; its route leads to new by now."
+        change(engine, "a", "state = 'PENDING', available_at = clock_timestamp(), doubtful_since = NULL")
+        assert run(engine, Delivery({}, route("new"), {"new": lambda: other})).delivered == 1
+        assert event(engine, "a").destination == "new"
+
+
+def test_what_a_holder_that_went_away_may_have_sent_somewhere_is_not_sent_elsewhere(engine: Engine) -> None:
+    for name, kind in (("plain", "Told"), ("payout", "PayoutRequested")):
+        add(engine, name, kind=kind)
+        desert(engine, name)
+        change(engine, name, "destination = 'old'")
+    run(engine, Delivery({}, route("new"), {"new": Receiver}))
+    assert states(engine) == {"plain": "DELIVERED", "payout": "IN_DOUBT"}
+
+
 @pytest.mark.parametrize(("step", "state"), [("before", "PENDING"), ("after", "IN_DOUBT")])
 def test_a_transport_that_breaks_leaves_a_doubt_only_after_the_step(engine: Engine, step: str, state: str) -> None:
     class Breaking(Receiver):
@@ -112,7 +151,7 @@ def test_a_transport_that_breaks_leaves_a_doubt_only_after_the_step(engine: Engi
 def test_a_step_that_cannot_be_written_down_is_not_taken(engine: Engine) -> None:
     add(engine, "a")
     with engine.begin() as connection:
-        [claimed] = claim_oldest(connection, Wanted("us", 60, ("Told",), (), ()), 1, 1).claimed
+        [claimed] = claim_oldest(connection, Wanted("us", 60, "there", ("Told",), (), ()), 1, 1).claimed
     busy = create_engine(engine.url, pool_size=1, max_overflow=0, pool_timeout=0.1)
     with busy.connect(), pytest.raises(FencedError, match="did not say whether the lease is still ours"):
         commit_of(busy, claimed, route(remembers=HOUR), lease=60)()

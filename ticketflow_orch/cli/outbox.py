@@ -259,6 +259,7 @@ def _print(detail: Detail) -> None:
         ("attempts", f"{event.attempts}, {detail.attempt} in all" if detail.attempt else "none"),
         ("first attempt (UTC)", moment(detail.first_attempt_at)),
         ("last attempt (UTC)", moment(event.last_attempt_at)),
+        ("addressed to", detail.destination or ""),
         ("in doubt since (UTC)", moment(detail.doubtful_since)),
         ("held by", f"{detail.owner} until {moment(detail.lease_until)}" if detail.owner else ""),
         ("ended (UTC)", moment(event.ended_at)),

@@ -16,6 +16,8 @@ from ticketflow_orch.delivery.sockets import BoundedSocket, left
 
 _GLOBAL_UNICAST = IPv6Network("2000::/3")
 _NAT64 = IPv6Network("64:ff9b::/96")
+# Special by IANA's registries, and global to some of the versions of Python that are supported.
+_NOBODYS = tuple(ipaddress.ip_network(network) for network in ("192.0.0.0/24", "192.88.99.0/24", "3fff::/20"))
 _OURS = tuple(
     ipaddress.ip_network(network)
     for network in ("127.0.0.0/8", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "::1", "fc00::/7")
@@ -58,6 +60,8 @@ def judge(host: str, address: str, *, allow_private: bool) -> None:
 
 
 def _public(ip: IPv4Address | IPv6Address) -> bool:
+    if any(ip in network for network in _NOBODYS):
+        return False
     if isinstance(ip, IPv4Address):
         return ip.is_global and not ip.is_multicast
     if ip in _NAT64:

@@ -204,10 +204,9 @@ def _route(
 
 
 def _require_safe(kind: str, route: Route) -> None:
-    if route.remembers is not None and route.in_doubt == "resend":
+    if route.in_doubt == "resend":
         raise InputError(
-            f"routes.{kind}.in_doubt = 'resend' would do twice what {route.destination} has done and forgotten; "
-            "write 'look_up' or 'hold'."
+            f"routes.{kind}.in_doubt = 'resend' could do twice what nobody can undo; write 'look_up' or 'hold'."
         )
 
 

@@ -22,14 +22,16 @@ from ticketflow_orch.relay.looking import FULL, HEADS, IS_HEAD, IS_LOST, OLDEST,
 class Claimed:
     """An event in our hands. `counted`: its attempts that count, this one included.
 
-    `doubt`: for how many seconds it had been in doubt when it was claimed, None: it was not. `at`: when the claim was
-    asked for, on this process's monotonic clock, so that everything counted from it errs on the safe side.
+    `doubt`: for how many seconds it had been in doubt when it was claimed, None: it was not. `destination`: who may
+    have it where it is in doubt. `at`: when the claim was asked for, on this process's monotonic clock, so that
+    everything counted from it errs on the safe side.
     """
 
     id: int
     message: Message
     counted: int
     doubt: float | None
+    destination: str
     at: float
 
 
@@ -52,7 +54,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Whose events are claimed, of which `types`, for a lease of so many seconds.
+    """Whose events are claimed, of which `types` that go to `destination`, for a lease of so many seconds.
 
     `skipping`: the types whose dead events let later ones pass. `committing`: those whose transport's `commit` is
     written down.
@@ -60,6 +62,7 @@ class Wanted:
 
     owner: str
     lease: float
+    destination: str
     types: tuple[str, ...]
     skipping: tuple[str, ...]
     committing: tuple[str, ...]
@@ -70,6 +73,7 @@ class Wanted:
         return {
             "owner": self.owner,
             "lease": self.lease,
+            "destination": self.destination,
             "types": list(self.types),
             "skipping": list(self.skipping),
             "committing": list(self.committing),
@@ -126,6 +130,7 @@ def _claimed(rows: Sequence[Sequence[Any]], at: float) -> tuple[Claimed, ...]:
             ),
             counted,
             doubt,
+            destination,
             at,
         )
         for (
@@ -140,6 +145,7 @@ def _claimed(rows: Sequence[Sequence[Any]], at: float) -> tuple[Claimed, ...]:
             attempt,
             counted,
             doubt,
+            destination,
             *_,
         ) in rows
         if key is not None
@@ -162,12 +168,14 @@ def _taking(source: str, doubt: str = "event.doubtful_since") -> str:
         UPDATE outbox_event AS event
         SET state = 'INFLIGHT', owner = CAST(:owner AS text), attempts = event.attempts + 1,
             lease_until = clock_timestamp() + make_interval(secs => CAST(:lease AS float)),
-            first_attempt_at = coalesce(event.first_attempt_at, clock_timestamp()), doubtful_since = {doubt}
+            first_attempt_at = coalesce(event.first_attempt_at, clock_timestamp()), doubtful_since = {doubt},
+            destination = CASE WHEN {doubt} IS NULL THEN CAST(:destination AS text)
+                ELSE coalesce(event.destination, CAST(:destination AS text)) END
         FROM {source}
         WHERE event.id = {source}.id
         RETURNING event.id, event_id, event.event_type, event.aggregate_type, event.aggregate_id,
             CAST(payload AS text) AS data, occurred_at, body, attempts, attempts - attempts_forgiven AS counted,
-            CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt
+            CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt, destination
     """
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery import Commit, FencedError, Outcome, Transport, Verdict
 from ticketflow_orch.delivery.configuration import Route
+from ticketflow_orch.outbox import NEVER_TWICE
 from ticketflow_orch.relay.claiming import Claimed
 from ticketflow_orch.relay.finishing import Ended, State
 
@@ -94,8 +95,12 @@ def given_up(route: Route, doubtful: bool) -> State:
 
 
 def _is_forgotten(claimed: Claimed, route: Route) -> bool:
-    """Whether the receiver may have the event, and may not know its id any more when this attempt reaches it."""
-    if claimed.doubt is None or route.remembers is None:
+    """Whether the event may have arrived, and this attempt might reach somebody who does not know its id."""
+    if claimed.doubt is None:
+        return False
+    if claimed.destination != route.destination:
+        return route.remembers is not None or claimed.message.event_type in NEVER_TWICE
+    if route.remembers is None:
         return False
     reached = claimed.doubt + time.monotonic() - claimed.at + route.limit.total_seconds()
     return reached >= route.remembers.total_seconds()
@@ -103,6 +108,9 @@ def _is_forgotten(claimed: Claimed, route: Route) -> bool:
 
 def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended | None:
     """What becomes of an event that was forgotten, without sending it; None: it is to be sent after all."""
+    if claimed.destination != route.destination:
+        reason = f"{claimed.destination} may have it; its route leads to {route.destination} by now."
+        return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)
     if route.in_doubt == "hold":
         reason = "The receiver may have it from an earlier attempt and may not recognise its id any more."
         return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)

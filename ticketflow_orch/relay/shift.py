@@ -91,6 +91,7 @@ class Shift:
         return Wanted(
             owner=self.finisher.owner,
             lease=self.leases[destination],
+            destination=destination,
             types=waiting.claimable(self.delivery, destination),
             skipping=waiting.skipping(self.delivery),
             committing=tuple(kind for kind in waiting.types if self.delivery.route(kind).remembers is not None),

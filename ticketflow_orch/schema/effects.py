@@ -41,6 +41,7 @@ outbox_event = table(
     instant("last_attempt_at", nullable=True),
     instant("doubtful_since", nullable=True),
     text_column("last_response", nullable=True),
+    text_column("destination", nullable=True),
     CheckConstraint("attempts_forgiven BETWEEN 0 AND attempts", name="outbox_event_attempts_forgiven_check"),
     one_of("state", "PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"),
     *(exactly_when(name, "state = 'INFLIGHT'") for name in ("lease_until", "owner")),
