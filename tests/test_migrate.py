@@ -47,7 +47,7 @@ def test_a_current_schema_is_taken_and_left_alone(engine: Engine, url: URL) -> N
 def test_an_empty_database_is_behind_until_it_is_migrated(empty: Engine, empty_url: URL) -> None:
     with pytest.raises(InputError) as caught:
         require_current_schema(empty)
-    sentence = "The database's schema is behind this code (empty < 0009); run `ticketflow migrate`."
+    sentence = "The database's schema is behind this code (empty < 0010); run `ticketflow migrate`."
     assert str(caught.value) == sentence
     assert migrate(empty_url)
     require_current_schema(empty)
@@ -58,7 +58,7 @@ def test_a_schema_that_is_behind_names_both_revisions(empty: Engine, empty_url: 
     for reached in ("0001", "0002"):
         assert migrate(empty_url, reached)
         assert revision(empty) == reached
-        with pytest.raises(InputError, match=rf"behind this code \({reached} < 0009\); run `ticketflow migrate`"):
+        with pytest.raises(InputError, match=rf"behind this code \({reached} < 0010\); run `ticketflow migrate`"):
             require_current_schema(empty)
 
 

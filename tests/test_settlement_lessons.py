@@ -13,8 +13,10 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import execute, objection, post
 from tests.test_settlement import MARCH, NOW, ledger, settle
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.explain import explain
 from ticketflow_orch.migrations.ledger_key import KEY
-from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.settlement.dry_run import dry_run
 from ticketflow_orch.settlement.passes import begin_or_join, plan
 
 JANUARY, FEBRUARY, APRIL = Month(2026, 1), Month(2026, 2), Month(2026, 4)
@@ -54,6 +56,37 @@ def test_a_month_is_over_when_it_is_over_where_the_organization_is(engine: Engin
     assert ledger(engine) == []
     settle(engine, now=instant("2026-03-31T22:30"))
     assert len(ledger(engine)) == 1
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+@pytest.mark.parametrize("order", [(MARCH, APRIL), (APRIL, MARCH)], ids=["in order", "the later one first"])
+def test_no_movement_is_lost_or_counted_twice_when_the_rules_of_a_zone_change(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, hours: int, order: tuple[Month, Month]
+) -> None:
+    """As Almaty's did at the end of February 2024, of which releases of the zone database knew a month before."""
+    organization = add_organization(engine, external_ref="almaty", timezone="Asia/Almaty")
+    edge = APRIL.window("Asia/Almaty").starts_at
+    for minutes in (-90, -30, 30, 90):
+        add_movement(engine, organization, 10_000, (edge + timedelta(minutes=minutes)).isoformat())
+    first, second = order
+    settle(engine, first)
+    rules = Month.window
+
+    def changed(month: Month, timezone: str) -> Window:
+        was = rules(month, timezone)
+        return Window(was.starts_at + timedelta(hours=hours), was.ends_at + timedelta(hours=hours))
+
+    monkeypatch.setattr(Month, "window", changed)
+    rehearsed = dry_run(engine, second, now=NOW, first_month=JANUARY)
+    with engine.connect() as connection:
+        explained = explain(connection, "almaty", second)
+    settle(engine, second)
+    assert ledger(engine, "month", "sequence", "captures") == [
+        (MARCH.first_day, 0, 20_000),
+        (APRIL.first_day, 0, 20_000),
+    ]
+    assert [total.net for total in rehearsed.totals] == [17_600]
+    assert sum(line.captures for line in explained.lines) == 20_000
 
 
 def test_two_organizations_in_one_zone_agree_whenever_they_were_set_up(engine: Engine) -> None:

@@ -21,6 +21,7 @@ _GUARDS = frozenset(
         "ledger_entry_append_only", "ledger_entry_period_open", "money_movement_append_only", "money_movement_recorded",
         "money_movement_reversal", "money_movement_undo_only", "organization_zone_and_currency",
         "organization_never_deleted", "settlement_period_transition", "settlement_window_fixed",
+        "settlement_window_meets",
     }
 )  # fmt: skip
 

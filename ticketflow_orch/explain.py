@@ -14,6 +14,7 @@ from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.posting import AMOUNTS, RECOMPUTED, month_parameters
+from ticketflow_orch.settlement.windows import month_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     if organization is None:
         raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
     key = {"organization_id": organization.id, "month": month.first_day}
-    window = _window(connection, month, organization.timezone)
+    window = month_windows(connection, month, [organization.timezone])[organization.timezone]
     state = connection.execute(_STATE, key).one()
     values = month_parameters(month, {organization.timezone: window}, _now(connection))
     lines, lines_error = _lines(connection, values | {"low": organization.id, "high": organization.id})
@@ -163,15 +164,6 @@ def _lines(connection: Connection, values: Mapping[str, Any]) -> tuple[tuple[Lin
         if not is_data_fault(error):
             raise
         return (), str(error.orig).strip()
-
-
-def _window(connection: Connection, month: Month, timezone: str) -> Window:
-    """The window as it was fixed when the month was planned, or as it would be."""
-    row = connection.execute(
-        text("SELECT starts_at, ends_at FROM settlement_window WHERE month = :month AND timezone = :timezone"),
-        {"month": month.first_day, "timezone": timezone},
-    ).one_or_none()
-    return month.window(timezone) if row is None else Window(row.starts_at, row.ends_at)
 
 
 def _now(connection: Connection) -> datetime:

@@ -19,8 +19,9 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.closed_months import LATE_CHUNKS, late_windows, months_to_watch, takes_postings
 from ticketflow_orch.settlement.cutting import cut
-from ticketflow_orch.settlement.passes import fixed_windows, require_over, zones_in_use
+from ticketflow_orch.settlement.passes import require_over, zones_in_use
 from ticketflow_orch.settlement.posting import AMOUNTS, DIFFERENCE, Chunk, month_parameters
+from ticketflow_orch.settlement.windows import month_windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +152,7 @@ class _Comparison:
         """The chunks as a pass would cut them, those about closed months first, each with its month's time windows."""
         timezones = zones_in_use(self.connection)
         watched = months_to_watch(self.connection, self.month, timezones, self.cutoff)
-        windows = {
-            origin: {name: origin.window(name) for name in timezones} | fixed_windows(self.connection, origin)
-            for origin in (*watched, self.month)
-        }
+        windows = {origin: month_windows(self.connection, origin, timezones) for origin in (*watched, self.month)}
         if watched:
             late = late_windows({origin: windows[origin] for origin in watched})
             for row in self.connection.execute(_LATE_CHUNKS, late | {"cutoff": self.cutoff, "size": size}).all():

@@ -15,6 +15,7 @@ from ticketflow_orch.outbox import OutboxEvent, Publish
 from ticketflow_orch.settlement.closed_months import PLAN_LATE, late_windows, months_to_watch, takes_postings
 from ticketflow_orch.settlement.cutting import PLAN_MONTH
 from ticketflow_orch.settlement.posting import Pass
+from ticketflow_orch.settlement.windows import fix_windows, fixed_windows
 
 
 class IncompleteSettlementError(RuntimeError):
@@ -147,7 +148,7 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[
             timezones = zones_in_use(connection)
             watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
             for origin in (settlement.month, *watched):
-                _fix_windows(connection, origin, timezones)
+                fix_windows(connection, origin, timezones)
             connection.execute(PLAN_MONTH, settlement.key | {"size": chunk_size})
             if watched:
                 windows = {origin: fixed_windows(connection, origin) for origin in watched}
@@ -160,15 +161,6 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[
                 settlement.key,
             )
         return planned_windows(connection, settlement)
-
-
-def fixed_windows(connection: Connection, month: Month) -> dict[str, Window]:
-    """Each zone's window of `month` as it was fixed, for the zones that were in use then."""
-    rows = connection.execute(
-        text("SELECT timezone, starts_at, ends_at FROM settlement_window WHERE month = :month"),
-        {"month": month.first_day},
-    )
-    return {row.timezone: Window(row.starts_at, row.ends_at) for row in rows}
 
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
@@ -304,24 +296,6 @@ def _writers(connection: Connection) -> dict[str, str]:
         """)
     )
     return {row.virtualtransaction: f"process {row.pid} ({row.application})" for row in rows}
-
-
-def _fix_windows(connection: Connection, month: Month, timezones: list[str]) -> None:
-    windows = [month.window(name) for name in timezones]
-    connection.execute(
-        text("""
-            INSERT INTO settlement_window (month, timezone, starts_at, ends_at)
-            SELECT CAST(:month AS date), * FROM unnest(
-                CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
-            ON CONFLICT DO NOTHING
-        """),
-        {
-            "month": month.first_day,
-            "timezones": timezones,
-            "starts": [window.starts_at for window in windows],
-            "ends": [window.ends_at for window in windows],
-        },
-    )
 
 
 # An organization that was parked for a month is mended when a pass has looked at it and did not fail on it.
