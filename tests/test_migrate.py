@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterator
 
 import pytest
@@ -44,6 +45,14 @@ def test_a_current_schema_is_taken_and_left_alone(engine: Engine, url: URL) -> N
 
 
 @pytest.mark.every_server
+def test_asking_again_and_again_leaves_nothing_behind(engine: Engine) -> None:
+    require_current_schema(engine)
+    before = atexit._ncallbacks()
+    for _ in range(5):
+        require_current_schema(engine)
+    assert atexit._ncallbacks() == before
+
+
 def test_an_empty_database_is_behind_until_it_is_migrated(empty: Engine, empty_url: URL) -> None:
     with pytest.raises(InputError) as caught:
         require_current_schema(empty)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -68,7 +70,7 @@ def _upgrade(connection: Connection, revision: str) -> None:
 
 
 def _refuse_unknown(current: str | None) -> None:
-    known = {script.revision for script in ScriptDirectory.from_config(_configuration()).walk_revisions()}
+    known = {script.revision for script in _revisions().walk_revisions()}
     if current is not None and current not in known:
         raise InputError(
             f"The database's schema is ahead of this code (revision {current} is unknown here); "
@@ -81,8 +83,13 @@ def _current_revision(connection: Connection) -> str | None:
 
 
 def _resolve(revision: str) -> str | None:
-    revisions = ScriptDirectory.from_config(_configuration())
-    return revisions.get_current_head() if revision == "head" else revision
+    return _revisions().get_current_head() if revision == "head" else revision
+
+
+# Alembic keeps something for the end of the process each time it looks for them; they change with the installation.
+@cache
+def _revisions() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_configuration())
 
 
 def _configuration() -> Config:
