@@ -9,7 +9,7 @@ from tests.test_settlement import MARCH, NOW, close_month, settle, tamper
 from tests.test_settlement_closed_months import APRIL, FEBRUARY
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.closed_months import last_closed
-from ticketflow_orch.settlement.due import due_months
+from ticketflow_orch.settlement.due import due_months, months_due_at
 
 
 def origins(engine: Engine) -> list[tuple[str, str, int]]:
@@ -34,6 +34,9 @@ def test_what_is_older_than_the_books_is_adjusted_in_the_first_month_that_is_not
     with engine.connect() as connection:
         assert last_closed(connection) == FEBRUARY
         assert [str(month) for month in due_months(connection, NOW, Month(2025, 1))][:2] == ["2026-04", "2026-05"]
+        # Nobody missed the months before the books: they are never settled by themselves.
+        at_tick = months_due_at(connection, NOW, Month(2025, 1))
+        assert [str(month) for month in at_tick] == ["2026-02", "2026-03", "2026-04", "2026-05"]
     assert settle(engine, Month(2025, 11)).settlement is None
     assert settle(engine, APRIL).rows_adjusted == 0
     assert settle(engine).rows_adjusted == 2

@@ -22,10 +22,18 @@ def due_months(connection: Connection, now: datetime, first_month: Month) -> tup
 
 
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:
-    """The months that were due at `tick` (aware), an instant of the past: over by then, settled later or not yet."""
+    """The months that were due at `tick` (aware), an instant of the past: over by then, settled later or not yet.
+
+    None that was never settled and lies before a closed one: nothing may be posted there, so nobody was to settle it.
+    """
     before = connection.execute(text("SELECT month FROM settlement_period WHERE settled_at < :tick"), {"tick": tick})
-    settled = {Month.of_day(day) for day in before.scalars()}
-    return tuple(month for month in months_over(connection, tick, first_month) if month not in settled)
+    earlier = {Month.of_day(day) for day in before.scalars()}
+    settled = _settled(connection)
+    return tuple(
+        month
+        for month in months_over(connection, tick, first_month)
+        if month not in earlier and (month in settled or takes_postings(connection, month))
+    )
 
 
 def months_over(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
