@@ -111,7 +111,10 @@ def _summary(result: PayoutsRequested) -> str:
         return f"**{result.why_nobody}**"
     parts = [f"{counted(result.requested, 'payout')} requested"] if result.requested else []
     if result.held:
-        parts.append(f"**{result.held:,} held for review**: `ticketflow payouts release --month {result.month}`")
+        parts.append(
+            f"**{result.held:,} held**: `ticketflow payouts list --month {result.month} --state held` says why, "
+            f"`ticketflow payouts release --month {result.month}` sends what was held for review"
+        )
     if result.existing:
         parts.append(f"{result.existing:,} were there before")
     return f"{result.month}: {', '.join(parts) or 'nobody is owed anything'}."

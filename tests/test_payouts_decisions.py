@@ -17,6 +17,8 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox_desk import Choice
+from ticketflow_orch.parking import park
 from ticketflow_orch.payouts import decisions
 from ticketflow_orch.payouts.decisions import Selection
 
@@ -84,6 +86,17 @@ def test_a_held_payout_is_not_sent_whoever_lets_its_event_go(engine: Engine) -> 
     assert books(engine) == [("HELD", "ana", "HELD")]
 
 
+def test_a_payout_in_doubt_is_not_redriven_with_other_dead_events(engine: Engine) -> None:
+    reference = in_doubt(engine, "DEAD")
+    [(event_id,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
+    with transaction(engine) as connection:
+        assert outbox_desk.redrive(connection, Choice(event_types=["PayoutRequested"])) == 0
+    assert refused(engine, outbox_desk.redrive, Choice([event_id])) == (
+        f"Event {event_id} is about payout {reference}; decide about that with `ticketflow payouts`."
+    )
+    assert books(engine) == [("IN_DOUBT", None, "DEAD")]
+
+
 def test_a_payout_that_may_be_on_its_way_cannot_be_held(engine: Engine) -> None:
     reference = requested_payout(engine)
     take(engine)
@@ -122,6 +135,28 @@ def test_what_was_held_for_review_is_released_by_month_and_currency(engine: Engi
     assert rows(engine, "SELECT paid_at FROM settlement_period") == [(None,)]
     decisions.release(engine, Selection(MARCH), "eva", NOW)
     assert rows(engine, "SELECT paid_at IS NOT NULL FROM settlement_period") == [(True,)]
+
+
+def test_a_month_is_released_without_what_a_person_holds_and_who_is_parked(engine: Engine) -> None:
+    reviewed, inquiry = add_organization(engine), add_organization(engine)
+    parked = add_organization(engine, external_ref="opera")
+    close_with(engine, [(reviewed, "EUR", 100), (parked, "EUR", 200), (inquiry, "EUR", 300)])
+    park(engine, "opera", "a dispute", by="ann", first_month=MARCH)
+    assert request(engine, review_first=True).held == 3
+    [(reference,)] = rows(engine, f"SELECT public_id FROM payout WHERE organization_id = {inquiry}")
+    execute(engine, f"UPDATE payout SET decided_by = 'ana', reason = 'inquiry' WHERE public_id = '{reference}'")
+
+    assert decisions.release(engine, Selection(MARCH), "eva", NOW) == 1
+    assert rows(engine, "SELECT organization_id, state FROM payout ORDER BY 1") == [
+        (reviewed, "REQUESTED"),
+        (inquiry, "HELD"),
+        (parked, "HELD"),
+    ]
+    with pytest.raises(InputError, match=r"is held for review\. Still held by somebody, or with a .*: 2; rel"):
+        decisions.release(engine, Selection(MARCH), "eva", NOW)
+    assert decisions.release(engine, Selection(reference=str(reference)), "eva", NOW) == 1
+    [(reason,)] = rows(engine, f"SELECT reason FROM payout WHERE organization_id = {parked}")
+    assert re.fullmatch("review: .*; its organization is parked", reason)
 
 
 def test_a_held_payout_can_be_given_back_instead(engine: Engine) -> None:

@@ -166,8 +166,10 @@ def chosen_types(
 def redrive(connection: Connection, choice: Choice) -> int:
     """Give dead events a new budget of attempts, under the same ids, with the same bytes; how many there were.
 
+    Those that are decided about elsewhere are left out.
+
     Raises:
-        InputError: an event that `choice` names is not dead, or nothing is chosen at all.
+        InputError: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen at all.
     """
     if not choice.event_ids and choice.event_types is None and choice.since is None:
         raise InputError("Say which dead events to redrive: ids, an event type, a destination, or since when.")
@@ -175,12 +177,16 @@ def redrive(connection: Connection, choice: Choice) -> int:
         "event_ids": list(choice.event_ids) or None,
         "event_types": None if choice.event_types is None else list(choice.event_types),
         "since": choice.since,
+        "others": list(_OTHER_DESKS),
     }
     redriven = set(connection.execute(_REDRIVE, values).scalars())
     for event_id in choice.event_ids:
         if event_id not in redriven:
-            state = _locked(connection, event_id).state
-            raise InputError(f"Event {event_id} is {state} or not among those chosen; only DEAD ones are redriven.")
+            found = _locked(connection, event_id)
+            _require_no_other_desk(found)
+            raise InputError(
+                f"Event {event_id} is {found.state} or not among those chosen; only DEAD ones are redriven."
+            )
     return len(redriven)
 
 
@@ -341,6 +347,7 @@ _REDRIVE = text("""
     WITH dead AS MATERIALIZED (
         SELECT id FROM outbox_event
         WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
+            AND aggregate_type <> ALL (CAST(:others AS text[]))
             AND (CAST(:event_ids AS uuid[]) IS NULL OR event_id = ANY (CAST(:event_ids AS uuid[])))
             AND (CAST(:event_types AS text[]) IS NULL OR event_type = ANY (CAST(:event_types AS text[])))
             AND (CAST(:since AS timestamptz) IS NULL OR last_attempt_at >= CAST(:since AS timestamptz))

@@ -120,7 +120,7 @@ def hold(reference: Reference, reason: Reason) -> None:
 
 @app.command("release")
 def release(reference: AnyReference = None, month: MonthOption = None, currency: CurrencyOption = None) -> None:
-    """Send what is held: one payout, or a month's, or a month's in one currency."""
+    """Send what is held: one payout, or what was held for review of a month, or of a month in one currency."""
     from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.payouts import decisions
@@ -129,7 +129,9 @@ def release(reference: AnyReference = None, month: MonthOption = None, currency:
     selection = _selection(reference, month, currency)
     with database("payouts") as engine:
         released = decisions.release(engine, selection, _whoever(), clock.now(settings().fixed_clock))
-    typer.echo(f"{released:,} released.")
+        with engine.connect() as connection:
+            kept = decisions.held(connection, selection)
+    typer.echo(f"{released:,} released." + (f" {decisions.STILL_HELD.format(kept)}" if kept else ""))
 
 
 @app.command("resolve")
@@ -187,14 +189,14 @@ def confirm(
 
 @app.command("return")
 def return_(reference: Reference, reason: Reason) -> None:
-    """Say that a confirmed payout came back; its money returns with the first month that is not closed."""
+    """Say that a confirmed payout came back; its money returns with the next month that is closed."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.database import transaction
     from ticketflow_orch.payouts import decisions
 
     with database("payouts") as engine, transaction(engine) as connection:
         decisions.return_payout(connection, reference, reason, _whoever())
-    typer.echo(f"{reference} is returned; its money is in the balance of the first month that is not closed.")
+    typer.echo(f"{reference} is returned; its money is in the balance of the next month that is closed.")
 
 
 def _selection(reference: str | None, month: str | None, currency: str | None) -> Selection:

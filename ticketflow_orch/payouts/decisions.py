@@ -17,6 +17,8 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, mark_paid
 
+STILL_HELD = "Still held by somebody, or with a parked organization: {:,}; release each by its reference."
+
 
 @dataclass(frozen=True, slots=True)
 class Selection:
@@ -72,8 +74,11 @@ def hold(connection: Connection, reference: str, reason: str, by: str) -> None:
 def release(engine: Engine, selection: Selection, by: str, now: datetime, chunk_size: int = 5000) -> int:
     """Send the held payouts that `selection` names; returns how many.
 
+    Of a month only those that nobody but the review holds: what a person holds, or an organization that is parked, is
+    released by its reference.
+
     Raises:
-        InputError: it names none that is held.
+        InputError: it names none that is held, or none but such.
     """
     released = 0
     months: set[Month] = set()
@@ -87,11 +92,20 @@ def release(engine: Engine, selection: Selection, by: str, now: datetime, chunk_
         if not chunk:
             break
     if not released:
+        with engine.connect() as connection:
+            kept = held(connection, selection)
+        if kept:
+            raise InputError(f"No payout {_named(selection)} is held for review. {STILL_HELD.format(kept)}")
         raise InputError(f"No payout {_named(selection)} is held; `ticketflow payouts list --state held` shows them.")
     for month in sorted(months):
         with transaction(engine) as connection:
             mark_paid(connection, month)
     return released
+
+
+def held(connection: Connection, selection: Selection) -> int:
+    """How many of the payouts that `selection` names are held, by whomever."""
+    return int(connection.execute(_HELD, _selected(selection)).scalar_one())
 
 
 def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool, chunk_size: int = 5000) -> int:
@@ -292,10 +306,16 @@ _ASK_AGAIN = text(f"""
     FROM chosen WHERE outbox_event.id = outbox_id
 """)
 
+_HELD = text(f"SELECT count(*) FROM payout WHERE state = 'HELD' AND {_CHOSEN}")
+
 _RELEASE = text(f"""
     WITH chosen AS MATERIALIZED (
         SELECT id FROM payout
-        WHERE state = 'HELD' AND {_CHOSEN}
+        WHERE state = 'HELD' AND {_CHOSEN} AND (
+            CAST(:reference AS uuid) IS NOT NULL
+            OR (decided_by IS NULL AND NOT EXISTS (
+                SELECT FROM parked_organization AS parked
+                WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)))
         ORDER BY id LIMIT CAST(:size AS bigint) FOR UPDATE
     )
     UPDATE payout SET state = 'REQUESTED', decided_by = :by FROM chosen WHERE payout.id = chosen.id

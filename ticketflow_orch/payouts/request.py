@@ -188,7 +188,8 @@ _WRITE = text(f"""
     ), written AS (
         INSERT INTO payout (organization_id, currency, month, amount, state, reason, run_id)
         SELECT organization_id, currency, CAST(:month AS date), payable,
-            CASE WHEN why IS NULL AND parked IS NULL THEN 'REQUESTED' ELSE 'HELD' END, coalesce(why, parked),
+            CASE WHEN why IS NULL AND parked IS NULL THEN 'REQUESTED' ELSE 'HELD' END,
+            nullif(concat_ws('; ', why, parked), ''),
             CAST(:run_id AS text)
         FROM due LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[]))
             AS held (currency, why) USING (currency)
