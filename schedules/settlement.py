@@ -1,4 +1,4 @@
-"""The settlement's schedule: on day 2, and on each day after for whatever is still unsettled.
+"""The settlement's schedule: on day 2, and on each day after for whatever is still unsettled or came late.
 
 Dagster never catches up a tick that it missed, so the schedule asks the database what is due instead of trusting
 that yesterday's tick ran.
@@ -12,7 +12,7 @@ from schedules.windows import UNFINISHED
 from ticketflow_orch.firings import window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement.due import due_months
+from ticketflow_orch.settlement.due import due_months, late_month
 
 monthly_settlement_job = dg.define_asset_job(
     "monthly_settlement_job",
@@ -27,9 +27,10 @@ monthly_settlement_job = dg.define_asset_job(
     cron_schedule="0 5 2-31 * *",
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Requests every month that is over, unsettled, and not in a run already.",
+    description="Requests every month that is over and unsettled, and the first that is not closed when something came "
+    "late for it or for those before.",
     metadata={
-        "window": "each month (a partition) that is over everywhere and not settled",
+        "window": "each month (a partition) that is over everywhere and not settled since what came late",
         "repeat": "nothing, or an adjustment for what came late: the ledger's key takes each entry once",
     },
 )
@@ -39,9 +40,10 @@ def settlement_schedule(
     """One run per month that is due at the tick's time."""
     tick = context.scheduled_execution_time
     with database.engine("settlement_schedule") as engine, engine.connect() as connection:
-        due = due_months(connection, tick, Month.parse(settings().first_month))
+        late = late_month(connection)
+        due = (*((late,) if late else ()), *due_months(connection, tick, Month.parse(settings().first_month)))
     if not due:
-        return dg.SkipReason("Every month that is over is settled.")
+        return dg.SkipReason("Every month that is over is settled, and nothing came late.")
     waiting = [month for month in due if not is_in_a_run(context.instance, month)]
     if not waiting:
         return dg.SkipReason(f"Due and in a run already: {', '.join(map(str, due))}.")

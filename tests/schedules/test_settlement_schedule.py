@@ -14,9 +14,11 @@ from sqlalchemy.engine import URL
 from resources import DatabaseResource
 from schedules import monthly_settlement_job, settlement_schedule
 from tests.rows import add_movement, add_organization, instant
-from tests.test_settlement import settle
+from tests.test_settlement import close_month, settle
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.months import Month
+
+NOTHING_DUE = "Every month that is over is settled, and nothing came late."
 
 
 @pytest.fixture
@@ -42,18 +44,31 @@ def test_every_month_that_is_over_and_unsettled_is_requested(
     engine: Engine, url: URL, instance: dg.DagsterInstance
 ) -> None:
     organization = add_organization(engine)
-    assert tick(url, instance, "2026-06-02T03:00") == "Every month that is over is settled."
+    assert tick(url, instance, "2026-06-02T03:00") == NOTHING_DUE
     add_movement(engine, organization, 100, "2026-02-10T10:00")
     assert tick(url, instance, "2026-06-02T03:00") == ["2026-02", "2026-03", "2026-04", "2026-05"]
     settle(engine, Month(2026, 3))
     assert tick(url, instance, "2026-06-05T03:00") == ["2026-02", "2026-04", "2026-05"]
 
 
+def test_the_first_month_that_is_not_closed_is_requested_again_when_something_came_late(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100, "2026-03-10T10:00")
+    for month in (3, 4, 5):
+        settle(engine, Month(2026, month))
+    close_month(engine, Month(2026, 3))
+    assert tick(url, instance, "2026-06-05T03:00") == NOTHING_DUE
+    add_movement(engine, organization, 7, "2026-03-11T10:00")
+    assert tick(url, instance, "2026-06-05T03:00") == ["2026-04"]
+
+
 def test_a_month_is_not_requested_while_a_zone_is_still_in_it(
     engine: Engine, url: URL, instance: dg.DagsterInstance
 ) -> None:
     add_movement(engine, add_organization(engine, timezone="Pacific/Pago_Pago"), 100, "2026-02-10T10:00")
-    assert tick(url, instance, "2026-03-01T10:59") == "Every month that is over is settled."
+    assert tick(url, instance, "2026-03-01T10:59") == NOTHING_DUE
     assert tick(url, instance, "2026-03-01T11:00") == ["2026-02"]
 
 

@@ -52,6 +52,11 @@ def late_windows(windows: Mapping[Month, Mapping[str, Window]]) -> dict[str, Any
     }
 
 
+def came_late(connection: Connection, windows: Mapping[Month, Mapping[str, Window]], cutoff: datetime) -> bool:
+    """Whether anything was recorded, before `cutoff`, for the months of `windows` since they were last looked at."""
+    return bool(connection.execute(_CAME_LATE, late_windows(windows) | {"cutoff": cutoff}).scalar_one())
+
+
 def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: datetime) -> set[Month]:
     """The months before the first closed one that movements came late for, or in which somebody is still parked."""
     starts_at = max(first.window(name).starts_at for name in timezones) if timezones else None
@@ -86,9 +91,7 @@ _BEFORE = text(f"""
     ) AS parked
 """)
 
-# The organizations to look at again, by watched month: for whom something was recorded since the month was last looked
-# at, or who are parked in it.
-LATE = f"""
+_LOOKED_AT = f"""
     watched AS MATERIALIZED (
         SELECT * FROM unnest(
             CAST(:months AS date[]), CAST(:timezones AS text[]),
@@ -104,15 +107,25 @@ LATE = f"""
                 SELECT FROM settlement_chunk AS chunk
                 WHERE (chunk.month, chunk.pass, chunk.origin_month) = (done.month, done.pass, origin.origin_month)))
         GROUP BY origin_month
-    ), late AS (
+    )"""
+
+_RECORDED_SINCE = """
+    FROM money_movement
+    JOIN organization ON organization.id = organization_id
+    JOIN watched USING (timezone)
+    JOIN looked_at ON looked_at.origin_month = watched.origin_month
+    WHERE recorded_at >= (SELECT min(cutoff) FROM looked_at) AND recorded_at >= looked_at.cutoff
+        AND recorded_at < CAST(:cutoff AS timestamptz)
+        AND occurred_at >= watched.starts_at AND occurred_at < watched.ends_at"""
+
+_CAME_LATE = text(f"WITH {_LOOKED_AT} SELECT EXISTS (SELECT {_RECORDED_SINCE})")
+
+# The organizations to look at again, by watched month: for whom something was recorded since the month was last looked
+# at, or who are parked in it.
+LATE = f"""
+    {_LOOKED_AT}, late AS (
         SELECT DISTINCT looked_at.origin_month, organization.id
-        FROM money_movement
-        JOIN organization ON organization.id = organization_id
-        JOIN watched USING (timezone)
-        JOIN looked_at ON looked_at.origin_month = watched.origin_month
-        WHERE recorded_at >= (SELECT min(cutoff) FROM looked_at) AND recorded_at >= looked_at.cutoff
-            AND recorded_at < CAST(:cutoff AS timestamptz)
-            AND occurred_at >= watched.starts_at AND occurred_at < watched.ends_at
+        {_RECORDED_SINCE}
         UNION
         SELECT looked_at.origin_month, organization_id
         FROM parked_organization JOIN looked_at ON looked_at.origin_month = month

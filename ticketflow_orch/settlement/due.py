@@ -1,4 +1,4 @@
-"""Which months are due to be settled: over everywhere, not before the first movement, and not settled yet."""
+"""Which months are due to be settled: over everywhere and not settled yet, or not since something came late."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.settlement.closed_months import takes_postings
-from ticketflow_orch.settlement.passes import zones_in_use
+from ticketflow_orch.settlement.closed_months import came_late, last_closed, months_to_watch, takes_postings
+from ticketflow_orch.settlement.passes import period_state, zones_in_use
+from ticketflow_orch.settlement.windows import month_windows
 
 
 def due_months(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
@@ -19,6 +20,23 @@ def due_months(connection: Connection, now: datetime, first_month: Month) -> tup
         for month in months_over(connection, now, first_month)
         if month not in settled and takes_postings(connection, month)
     )
+
+
+def late_month(connection: Connection) -> Month | None:
+    """The month to settle again: the first that is not closed, settled before what came late by now was recorded.
+
+    Late is what it takes in: movements of its own and of all months before it. Without another pass they would wait
+    until the month after it is settled, which may have happened too: closed books are then never told of them.
+    """
+    last = last_closed(connection)
+    month = None if last is None else last.next()
+    if month is None or period_state(connection, month) != "SETTLED" or not takes_postings(connection, month):
+        return None
+    now = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    timezones = zones_in_use(connection)
+    watched = months_to_watch(connection, month, timezones, now)
+    windows = {origin: month_windows(connection, origin, timezones) for origin in (*watched, month)}
+    return month if came_late(connection, windows, now) else None
 
 
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:
