@@ -1,4 +1,4 @@
-"""Checks on the settlement. Each judges every month that is settled and not closed, and names the bad ones.
+"""Checks on the settlement. Each judges every month that is settled and not closed, or more, and names the bad ones.
 
 The latest result of a check hides those before it, so a check of one month alone would let the next month's run hide
 a broken one. What must hold is raised inside the settlement itself; these show it.
@@ -19,13 +19,15 @@ _BREACHES = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("month", "
 
 
 def _month_check(
-    name: str, question: Callable[[Connection, Month], audit.Finding], description: str
+    name: str,
+    question: Callable[[Connection, Month], audit.Finding],
+    description: str,
+    months: Callable[[Connection], tuple[Month, ...]] = audit.settled_months,
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=monthly_settlement, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
         with database.engine(f"check {name}") as engine, engine.connect() as connection:
-            months = audit.settled_months(connection)
-            return judged(question(connection, month) for month in months)
+            return judged(question(connection, month) for month in months(connection))
 
     return check
 
@@ -80,6 +82,11 @@ SETTLEMENT_CHECKS = [
         audit.dishonest_organizations,
         "What is posted about a month equals what its movements come to, recomputed up to the month's cutoff.",
     ),
-    _month_check("nothing_parked", audit.parked_in, "No organization is parked in a month."),
+    _month_check(
+        "nothing_parked",
+        audit.parked_in,
+        "No organization is parked in a month, closed ones included: it is not paid until that is mended.",
+        audit.months_with_parked,
+    ),
     guarded,
 ]

@@ -114,6 +114,21 @@ def test_a_month_that_failed_on_too_many_sees_what_was_mended_afterwards(engine:
         assert audit.dishonest_organizations(connection, MARCH).count == 0
 
 
+def test_the_totals_show_what_a_pass_posted_that_was_given_up(engine: Engine) -> None:
+    good, bad = add_organization(engine), add_organization(engine)
+    add_movement(engine, good, 100, "2026-03-10T10:00")
+    settle(engine)
+    add_movement(engine, good, 50, "2026-03-11T10:00")
+    poisonous = poison(engine, bad)
+    with pytest.raises(IncompleteSettlementError):
+        settle(engine, parked_limit=0, chunk_size=1, workers=1)
+    for movement in poisonous:
+        add_void(engine, movement)
+    assert settle(engine).changed_nothing
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT captures FROM settlement_total")).scalar_one() == 150
+
+
 def test_a_pass_is_given_up_only_when_no_chunk_of_it_is_in_hand(engine: Engine) -> None:
     for _ in range(4):
         add_organization(engine)

@@ -52,6 +52,12 @@ def settled_months(connection: Connection) -> tuple[Month, ...]:
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
+def months_with_parked(connection: Connection) -> tuple[Month, ...]:
+    """The months that are settled and not closed, and those, closed or not, in which somebody is still parked."""
+    days = connection.execute(text("SELECT DISTINCT month FROM parked_organization WHERE resolved_at IS NULL"))
+    return tuple(sorted({*settled_months(connection), *map(Month.of_day, days.scalars())}))
+
+
 def organizations_without_row(connection: Connection, month: Month) -> Finding:
     """Organizations active in `month` that lack their settlement row in their own currency and are not parked."""
     rows = connection.execute(_WITHOUT_ROW, _month(month)).all()

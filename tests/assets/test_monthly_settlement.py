@@ -15,7 +15,7 @@ from assets import SETTLEMENT_CHECKS, monthly_settlement
 from assets.settlement_metadata import LATE_ROWS
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.rows import add_movement, add_organization, instant
-from tests.test_settlement import tamper
+from tests.test_settlement import MARCH, close_month, tamper
 
 
 @pytest.fixture
@@ -112,6 +112,9 @@ def test_a_parked_organization_turns_the_check_red_and_leaves_the_month_settled(
     metadata = result.asset_materializations_for_node("monthly_settlement")[0].metadata
     assert metadata["parked"].value == 1
     assert "out of range" in str(metadata["parked organizations"].value)
+    # Whoever is parked is not paid, and stays so when the month is closed.
+    close_month(engine, MARCH)
+    assert checks_of(materialize(url, instance, "2026-04"))["nothing_parked"] == (False, "2026-03: 1")
 
 
 def test_a_run_that_the_schedule_asked_for_is_on_record_as_a_start_of_its_window(

@@ -308,7 +308,7 @@ _RESOLVE_PARKED = text("""
         AND organization_id BETWEEN chunk.low_id AND coalesce(chunk.high_id, organization_id)
 """)
 
-# A pass that posted nothing leaves the totals as the pass before it wrote them; a month may be old and have none.
+# What was posted since the pass that wrote them last, also by one that was given up; a month may be old and have none.
 _TOTAL = text("""
     INSERT INTO settlement_total AS total
     SELECT month, currency, count(*) FILTER (WHERE origin_month = month AND sequence = 0),
@@ -318,7 +318,9 @@ _TOTAL = text("""
         NOT EXISTS (SELECT FROM settlement_total WHERE month = CAST(:month AS date))
         OR EXISTS (
             SELECT FROM settlement_chunk
-            WHERE month = CAST(:month AS date) AND pass = CAST(:pass AS integer) AND rows_new + rows_adjusted > 0))
+            WHERE month = CAST(:month AS date) AND rows_new + rows_adjusted > 0 AND pass > (
+                SELECT coalesce(max(pass), 0) FROM settlement_pass
+                WHERE month = CAST(:month AS date) AND pass < CAST(:pass AS integer) AND state = 'DONE')))
     GROUP BY month, currency
     ON CONFLICT (month, currency) DO UPDATE SET
         (organizations, captures, refunds, chargebacks, fees, commission, commission_tax, net) =

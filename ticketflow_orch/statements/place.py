@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -106,8 +106,10 @@ class Place:
             return
         forgotten = time.time() - _DRAFT_FORGOTTEN_AFTER
         for draft in (self.root / _DRAFTS).glob("*"):
-            if draft.stat().st_mtime < forgotten:
-                draft.unlink(missing_ok=True)
+            # Another run may give its draft its name in this moment.
+            with suppress(FileNotFoundError):
+                if draft.stat().st_mtime < forgotten:
+                    draft.unlink()
 
 
 def _protocols(file_system: object) -> tuple[str, ...]:
