@@ -210,6 +210,17 @@ def test_health_says_so_when_the_schema_or_the_instance_is_not_this_versions(
     assert "run `ticketflow migrate`" in lines[1]
 
 
+def test_health_tells_what_a_question_could_not_read_among_all_else(engine: Engine, home: Path) -> None:
+    add_organization(engine, timezone="UTC+2")
+    code, lines = health()
+    assert code == 1
+    assert lines[0] == (
+        "data: a question had no answer: Time zone 'UTC+2' is unknown to tzdata; "
+        "use an IANA name such as 'Europe/Madrid'."
+    )
+    assert lines[1].startswith("dagster:")
+
+
 def test_health_gives_up_on_a_database_that_does_not_answer(
     engine: Engine, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

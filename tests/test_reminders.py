@@ -9,7 +9,15 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_organization, add_reservation, instant
-from ticketflow_orch.reminders import Reminded, ReminderRules, send_reminders
+from tests.statements import execute
+from ticketflow_orch.chunked import BadRow
+from ticketflow_orch.reminders import (
+    Reminded,
+    ReminderRules,
+    oldest_due_reminder,
+    reminders_are_due,
+    send_reminders,
+)
 
 BEFORE = instant("2026-01-01T00:00")
 START = instant("2026-06-02T18:00")
@@ -130,3 +138,41 @@ def test_the_key_is_the_events_own_date_and_24_hours_are_elapsed_ones(
     assert remind(engine, start - DAY - timedelta(seconds=1)).queued == 0
     assert remind(engine, start - DAY).queued == 1
     assert reminders(engine) == [("24h", event_date, "QUEUED")]
+
+
+UNKNOWN = "Time zone 'UTC+2' is unknown to tzdata; use an IANA name such as 'Europe/Madrid'."
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 5000])
+def test_events_in_an_unknown_zone_are_left_out_and_everybody_else_is_reminded(engine: Engine, chunk_size: int) -> None:
+    enable(engine)
+    evenings = [add_evening(engine, timezone=timezone) for timezone in ("Europe/Madrid", "UTC+2", "UTC", "UTC+2")]
+    for evening in evenings:
+        add_ticket(engine, evening)
+    left_out = (BadRow(evenings[1], UNKNOWN), BadRow(evenings[3], UNKNOWN))
+    assert remind(engine, START - DAY, chunk_size=chunk_size) == Reminded(2, 0, 0, left_out)
+    execute(engine, "UPDATE event SET timezone = 'Europe/Madrid' WHERE timezone = 'UTC+2'")
+    assert remind(engine, START - DAY, chunk_size=chunk_size) == Reminded(2, 0, 0, ())
+
+
+def test_an_event_in_an_unknown_zone_is_told_beside_a_row_that_the_database_refuses(engine: Engine) -> None:
+    enable(engine)
+    unknown, refused, well = (add_evening(engine, timezone=timezone) for timezone in ("UTC+2", "UTC", "UTC"))
+    for evening, name in ((unknown, "any"), (refused, "refused"), (well, "well")):
+        add_ticket(engine, evening, public_ref=name)
+    execute(engine, "ALTER TABLE outbox_event ADD CHECK (aggregate_id <> 'refused')")
+    done = remind(engine, START - DAY)
+    assert done.queued == 1
+    assert sorted(row.id for row in done.bad) == [unknown, refused]
+
+
+def test_an_event_in_an_unknown_zone_is_to_be_told_but_no_reminder_of_it_is_due(engine: Engine) -> None:
+    enable(engine)
+    add_ticket(engine, add_evening(engine, timezone="UTC+2"))
+    rules = ReminderRules(now=START - timedelta(hours=1), kinds={"24h": DAY})
+    with engine.connect() as connection:
+        assert oldest_due_reminder(connection, rules) is None
+        assert reminders_are_due(connection, rules)
+    add_ticket(engine, add_evening(engine))
+    with engine.connect() as connection:
+        assert oldest_due_reminder(connection, rules) == START - DAY

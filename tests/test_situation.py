@@ -116,6 +116,18 @@ def test_due_work_is_aged_from_when_its_rules_make_it_due(engine: Engine) -> Non
     }
 
 
+def test_an_event_in_an_unknown_zone_hides_nothing_else_that_is_due(engine: Engine) -> None:
+    organization = add_organization(engine)
+    for timezone, starts_at in (("UTC+2", "2026-06-02T18:00"), ("Europe/Madrid", "2026-06-02T20:00")):
+        start = instant(starts_at)
+        evening = add_event(
+            engine, organization, timezone=timezone, starts_at=start, ends_at=start + timedelta(hours=2)
+        )
+        add_reservation(engine, evening, status="CONFIRMED", confirmed_at=instant("2026-05-01T10:00"))
+    seen = situation(engine, fixed_clock=instant("2026-06-02T12:00"))
+    assert seen.due_since == {"send_reminders": instant("2026-06-01T20:00")}
+
+
 def test_what_waits_for_a_person_is_counted(engine: Engine) -> None:
     organization = add_organization(engine)
     evening = add_event(engine, organization, ends_at=instant("2027-01-01T00:00"))

@@ -46,7 +46,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row whose own data makes its chunk fail, and how the database put it."""
+    """A row whose own data keeps it from being done, and why, in the database's words or in ours."""
 
     id: int
     error: str

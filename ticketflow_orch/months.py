@@ -35,9 +35,14 @@ def zone(name: str) -> ZoneInfo:
         InputError: the package has no zone of that name.
     """
     if name not in known_zones():
-        raise InputError(f"Time zone {name!r} is unknown to tzdata; use an IANA name such as 'Europe/Madrid'.")
+        raise InputError(unknown_zone(name))
     with resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
+
+
+def unknown_zone(name: str) -> str:
+    """What is said of a `name` that is none of `known_zones`."""
+    return f"Time zone {name!r} is unknown to tzdata; use an IANA name such as 'Europe/Madrid'."
 
 
 @dataclass(frozen=True, slots=True)

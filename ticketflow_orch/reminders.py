@@ -6,15 +6,15 @@ date reminds once more, one that moves by an hour does not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine, TextClause, text
 
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
 from ticketflow_orch.database import transaction
-from ticketflow_orch.months import day_window, zone
+from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
 from ticketflow_orch.settings import Settings
 
 
@@ -53,7 +53,8 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
     """Queue every reminder that is due: its row and its outbox event in one statement a chunk.
 
     Only CONFIRMED reservations of OPEN events that have not begun are reminded. What nobody looked at in time is
-    caught up until the event starts, and is MISSED after that, where it can be seen.
+    caught up until the event starts, and is MISSED after that, where it can be seen. Events in a zone that is unknown
+    are left out as bad rows: without a zone they have no local date to remind of.
     """
     totals = {"QUEUED": 0, "SKIPPED": 0, "MISSED": 0}
     bad: list[BadRow] = []
@@ -65,14 +66,15 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
         for effect in chunks.run():
             for state, reminders in effect.items():
                 totals[state] += reminders
-        bad.extend(chunks.bad)
+        bad.extend((*chunks.bad, *work.in_unknown_zones.values()))
     return Reminded(totals["QUEUED"], totals["SKIPPED"], totals["MISSED"], tuple(bad))
 
 
 def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
-    """Whether `send_reminders` would write anything: reads the events within the horizon and nothing else.
+    """Whether `send_reminders` would write or leave out anything: reads the events within the horizon, nothing else.
 
-    A kind that is not known yet counts as due: what comes first must not find it newly enabled.
+    A kind that is not known yet counts as due: what comes first must not find it newly enabled. So does an event in an
+    unknown zone: nobody would be told of one that no other reminder comes along with.
     """
     known = {row.kind: row.lead for row in connection.execute(_KINDS)}
     return any(
@@ -82,7 +84,7 @@ def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
 
 
 def oldest_due_reminder(connection: Connection, rules: ReminderRules) -> datetime | None:
-    """Since when the reminder that has waited longest has been due, if any is."""
+    """Since when the reminder that has waited longest has been due, if any is; events in unknown zones have none."""
     found = [_undecided(connection, rules, kind, lead, _OLDEST_UNDECIDED) for kind, lead in rules.kinds.items()]
     return min((since for since in found if isinstance(since, datetime)), default=None)
 
@@ -100,15 +102,19 @@ def _undecided(
         "now": rules.now,
         "quiet": rules.quiet,
         "quiet_since": rules.now - rules.quiet,
+        "any_left_out": not known_zones().issuperset(timezones),
         **_local_days(rules, lead, timezones),
     }
     return connection.execute(question, values | span).scalar_one()
 
 
 def _local_days(rules: ReminderRules, lead: timedelta, timezones: Sequence[str]) -> dict[str, object]:
-    """What `_LOCAL_DAY` binds: the days in `timezones` that an event within the horizon can start on."""
+    """What `_LOCAL_DAY` binds: the days in `timezones` that an event within the horizon can start on.
+
+    Unknown zones have none, so that the events in them stay undecided.
+    """
     days = []
-    for timezone in timezones:
+    for timezone in known_zones().intersection(timezones):
         day = (rules.now - rules.missed_horizon).astimezone(zone(timezone)).date()
         last = (rules.now + lead).astimezone(zone(timezone)).date()
         while day <= last:
@@ -131,6 +137,8 @@ class _KindOfReminder:
     nothing_before: datetime
     rules: ReminderRules
     seen: tuple[datetime, int] = (datetime.min.replace(tzinfo=UTC), 0)
+    # By their id: a chunk that is halved because of another row comes past them again.
+    in_unknown_zones: dict[int, BadRow] = field(default_factory=dict)
 
     def take(self, connection: Connection, wanted: Wanted) -> list[int]:
         """The next events that start within the lead, or have started lately."""
@@ -150,6 +158,8 @@ class _KindOfReminder:
     def apply(self, connection: Connection, ids: list[int]) -> dict[str, int]:
         """Write the reminders of these events and queue those that are to be sent."""
         timezones = connection.execute(_TIMEZONES, {"ids": ids}).scalars().all()
+        if unknown := set(timezones) - known_zones():
+            self._set_aside(connection, ids, unknown)
         rows = connection.execute(
             _REMIND,
             {
@@ -163,6 +173,10 @@ class _KindOfReminder:
             },
         )
         return {row.state: row.reminders for row in rows}
+
+    def _set_aside(self, connection: Connection, ids: list[int], unknown: Set[str]) -> None:
+        rows = connection.execute(_EVENTS_IN_ZONES, {"ids": ids, "timezones": sorted(unknown)})
+        self.in_unknown_zones |= {row.id: BadRow(row.id, unknown_zone(row.timezone)) for row in rows}
 
 
 _ENABLE = text("""
@@ -183,6 +197,12 @@ _EVENTS = text("""
 """)
 
 _TIMEZONES = text("SELECT DISTINCT timezone FROM event WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY timezone")
+
+_EVENTS_IN_ZONES = text("""
+    SELECT id, timezone FROM event
+    WHERE id = ANY (CAST(:ids AS bigint[])) AND timezone = ANY (CAST(:timezones AS text[]))
+    ORDER BY starts_at, id
+""")
 
 _LOCAL_DAY = """
     local_day AS MATERIALIZED (
@@ -219,7 +239,7 @@ _UNDECIDED = f"""
 
 _KINDS = text("SELECT kind, lead FROM reminder_kind")
 
-_IS_UNDECIDED = text(f"WITH {_LOCAL_DAY} SELECT EXISTS (SELECT {_UNDECIDED})")
+_IS_UNDECIDED = text(f"WITH {_LOCAL_DAY} SELECT CAST(:any_left_out AS boolean) OR EXISTS (SELECT {_UNDECIDED})")
 
 _OLDEST_UNDECIDED = text(f"""
     WITH {_LOCAL_DAY}

@@ -160,6 +160,18 @@ def test_a_row_that_cannot_be_done_is_left_out_and_told_once_however_often_it_is
     assert effects(engine) == [("ReservationExpired", "held"), ("RowLeftOut", f"RowLeftOut expire_reservations {bad}")]
 
 
+def test_an_event_in_an_unknown_zone_is_told_once_though_no_other_reminder_is_due(
+    engine: Engine, office: Office
+) -> None:
+    add_work(engine)
+    execute(engine, "UPDATE event SET timezone = 'UTC+2' WHERE external_ref = 'later'")
+    for minutes in (0, 15):
+        at = NOW + timedelta(minutes=minutes)
+        assert isinstance(office.tick("send_reminders_schedule", at), dg.RunRequest)
+        [bad] = office.run("send_reminders_job", at)["bad"]
+    assert effects(engine) == [("RowLeftOut", f"RowLeftOut send_reminders {bad['id']}")]
+
+
 POISON = """
     CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1 / 0; END $$;
     CREATE TRIGGER poison BEFORE UPDATE ON reservation FOR EACH ROW WHEN (NEW.public_ref = 'bad')

@@ -235,6 +235,16 @@ def test_reminders_that_wait_for_three_quarters_of_an_hour_are_told_of_once(engi
     assert alerts(engine, "WorkOverdue") == ["send_reminders 2026-06-01T02:30:00+00:00"]
 
 
+def test_an_event_in_an_unknown_zone_blinds_nobody(engine: Engine, watch: Watch) -> None:
+    start = TICK + timedelta(hours=9)
+    organization = add_organization(engine)
+    unknown = add_event(engine, organization, timezone="UTC+2", starts_at=start, ends_at=start + timedelta(hours=1))
+    add_reservation(engine, unknown, status="CONFIRMED", confirmed_at=TICK - timedelta(days=9))
+    watch.look_on(TICK - timedelta(minutes=31), TICK + timedelta(hours=2))
+    assert alerts(engine, MISSED) == ["2026-06-01T02:30:00+00:00"]
+    assert alerts(engine, "WorkOverdue") == []
+
+
 def test_months_that_could_be_closed_or_stated_for_three_days_are_told_of_once(engine: Engine, watch: Watch) -> None:
     add_movement(engine, add_organization(engine), 100, "2026-04-10T10:00")
     settle(engine, Month(2026, 4))

@@ -59,14 +59,18 @@ def examine(settings: Settings) -> Iterator[str]:
 
 
 def _answered(lines: Iterator[str]) -> Iterator[str]:
-    """`lines`, with one about the database in place of those that it gave no answer for."""
+    """`lines`, with one that says why in place of those that there was no answer for."""
     from sqlalchemy.exc import DBAPIError
+
+    from ticketflow_orch.errors import InputError
 
     try:
         yield from lines
     except DBAPIError as error:
         why = str(error.orig).strip().splitlines()[0]
         yield f"database: a question had no answer ({why}); see the server's log."
+    except InputError as error:
+        yield f"data: a question had no answer: {error}"
 
 
 def _database(databases: Databases, engine: Engine) -> str | None:
