@@ -110,6 +110,24 @@ def test_who_buys_late_is_skipped_and_who_has_just_bought_is_left_in_peace(engin
     assert remind(engine, START - timedelta(hours=10)) == Reminded(0, 1, 0, ())
 
 
+@pytest.mark.parametrize(
+    ("bought", "state"),
+    [
+        # Until 15:59 the quiet of two hours ends before the start at 18:00, and one hour before it is a time to remind.
+        ("2026-06-02T15:59:59", "MISSED"),
+        ("2026-06-02T16:00:00", "SKIPPED"),
+        ("2026-06-02T16:30:00", "SKIPPED"),
+        ("2026-06-02T17:30:00", "SKIPPED"),
+    ],
+)
+def test_who_is_kept_quiet_until_the_start_is_skipped_and_not_missed(engine: Engine, bought: str, state: str) -> None:
+    kinds = {"1h": timedelta(hours=1)}
+    send_reminders(engine, ReminderRules(BEFORE, kinds))
+    add_ticket(engine, add_evening(engine), bought=bought)
+    send_reminders(engine, ReminderRules(START, kinds, quiet=timedelta(hours=2)))
+    assert reminders(engine) == [("1h", "2026-06-02", state)]
+
+
 def test_a_kind_newly_enabled_reminds_nobody_of_what_was_due_before(engine: Engine) -> None:
     add_ticket(engine, add_evening(engine))
     assert remind(engine, START - timedelta(hours=3)) == Reminded(0, 1, 0, ())

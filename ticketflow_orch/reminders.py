@@ -167,6 +167,7 @@ class _KindOfReminder:
                 "kind": self.kind,
                 "lead": self.lead,
                 "now": self.rules.now,
+                "quiet": self.rules.quiet,
                 "quiet_since": self.rules.now - self.rules.quiet,
                 "nothing_before": self.nothing_before,
                 **_local_days(self.rules, self.lead, timezones),
@@ -249,13 +250,15 @@ _OLDEST_UNDECIDED = text(f"""
     {_UNDECIDED}
 """)
 
-# One row per reservation whose reminder is to be decided; the unique key makes the decision once. What was written is
-# joined to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row.
+# One row per reservation whose reminder is to be decided; the unique key makes the decision once. Whom the quiet keeps
+# silent until the start nobody could have reminded in time, so that is no reminder missed. What was written is joined
+# to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row.
 _REMIND = text(f"""
     WITH {_LOCAL_DAY}, decided AS (
         SELECT reservation.id, reservation.public_ref, event.public_id, starts_at, event_date,
             CASE
                 WHEN coalesce(confirmed_at, created_at) > starts_at - CAST(:lead AS interval)
+                    OR coalesce(confirmed_at, created_at) >= starts_at - CAST(:quiet AS interval)
                     OR starts_at - CAST(:lead AS interval) < CAST(:nothing_before AS timestamptz) THEN 'SKIPPED'
                 WHEN starts_at <= CAST(:now AS timestamptz) THEN 'MISSED'
                 ELSE 'QUEUED'
