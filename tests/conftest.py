@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import hypothesis
 import psutil
 import pytest
 from sqlalchemy import Engine, text
@@ -36,6 +37,9 @@ for variable in [name for name in os.environ if name.startswith(("TICKETFLOW_", 
 os.environ["TICKETFLOW_FIRST_MONTH"] = "2014-10"
 # One seed for the whole run, however many processes share it.
 os.environ.setdefault("CHAOS_SEED", str(random.randrange(10**6)))
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("suite")
 
 
 def pytest_report_header() -> str:
@@ -81,7 +85,14 @@ def _is_plenty(memory: Path) -> bool:
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedServer]:
     """A running cluster, with a migrated template database."""
-    parameters = {**DEFAULT_PARAMETERS, "fsync": "off", "max_wal_size": "256MB", "max_connections": "200"}
+    # Autovacuum is a session that comes when it likes, and holds locks and snapshots that some tests count.
+    parameters = {
+        **DEFAULT_PARAMETERS,
+        "fsync": "off",
+        "max_wal_size": "256MB",
+        "max_connections": "200",
+        "autovacuum": "off",
+    }
     server = EmbeddedServer(scratch / request.param, SERVERS[request.param], parameters)
     server.start()
     run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")

@@ -59,7 +59,7 @@ def delivery(path: Path) -> Delivery:
     return read_delivery(settings, SECRET)
 
 
-def pay(engine: Engine, to: Delivery, seconds: float = 20, patience: float = 1) -> Drained:
+def pay(engine: Engine, to: Delivery, seconds: float = 120, patience: float = 1) -> Drained:
     """Relay until nothing is left to do with any payout, or `seconds` are over."""
     try:
         while True:

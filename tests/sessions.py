@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 from sqlalchemy import Engine, text
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 
 
 class Session:

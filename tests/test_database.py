@@ -140,7 +140,7 @@ def test_a_session_says_what_it_is_for(url: URL) -> None:
 @pytest.mark.every_server
 def test_a_statement_a_wait_and_an_idle_transaction_are_ended_at_their_bounds(engine: Engine, url: URL) -> None:
     add_organization(engine)
-    limits = SessionLimits(statement_timeout=0.2, lock_timeout=0.1, idle_in_transaction_timeout=0.3)
+    limits = SessionLimits(statement_timeout=1, lock_timeout=0.1, idle_in_transaction_timeout=0.3)
     with opened(url, limits=limits) as bounded, bounded.connect() as connection, two_sessions(engine) as (holder, _):
         with pytest.raises(OperationalError, match="statement timeout"):
             connection.exec_driver_sql("SELECT pg_sleep(5)")

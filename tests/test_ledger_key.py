@@ -331,7 +331,7 @@ def test_an_autovacuum_in_the_way_is_sent_away(scratch: Path) -> None:
             assert becomes(lambda: scalar(engine, vacuuming) > 0, patience=60)
             with pytest.raises(InputError, match=r"in use by process \d+ \(autovacuum worker\)"):
                 with_short_lock(connection, add_column, table="ledger_entry", timeout=0.5, attempts=1)
-            with_short_lock(connection, add_column, table="ledger_entry", attempts=1)
+            with_short_lock(connection, add_column, table="ledger_entry", attempts=5)
     finally:
         engine.dispose()
         server.remove()

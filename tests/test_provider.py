@@ -36,11 +36,12 @@ def test_the_same_key_with_another_body_is_refused(provider: Provider) -> None:
 
 
 def test_a_payment_in_progress_is_neither_begun_again_nor_unknown(provider: Provider) -> None:
-    provider.behave(slow=1, pause=1)
+    provider.behave(slow=1, pause=60)
     slow = Thread(target=provider.pay, args=("k",), kwargs=ORDER)
     slow.start()
     assert becomes(lambda: provider.look_up("r-1")[0] == 409)
     assert provider.pay("k", **ORDER)[0] == 409
+    provider.behave()
     slow.join()
     assert provider.pay("k", **ORDER)[0] == 200
     assert len(provider.entries) == 1

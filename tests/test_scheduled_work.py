@@ -99,13 +99,13 @@ def test_who_is_overtaken_while_at_work_is_told_and_stores_nothing(engine: Engin
 
 
 def test_the_retry_of_a_run_that_was_killed_waits_for_the_end_of_its_lease_and_does_the_work(engine: Engine) -> None:
-    claim(engine, FIRST.job, FIRST.key, lease=0.5)
+    claim(engine, FIRST.job, FIRST.key, lease=2)
     assert run_once(engine, replace(FIRST, run_id="run-2"), Work()).status == "SKIPPED"
     assert run_once(engine, RETRY, Work()) == WorkDone("DONE", "RETRY", 2, {"events": 7})
 
 
 def test_a_retry_leaves_a_holder_that_lives_in_peace_after_one_lease(engine: Engine) -> None:
     def be_retried() -> None:
-        assert run_once(engine, RETRY, Work(), lease=0.6).status == "SKIPPED"
+        assert run_once(engine, RETRY, Work(), lease=2).status == "SKIPPED"
 
-    assert run_once(engine, FIRST, Work(be_retried), lease=0.6).status == "DONE"
+    assert run_once(engine, FIRST, Work(be_retried), lease=2).status == "DONE"

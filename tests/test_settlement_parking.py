@@ -146,7 +146,7 @@ def test_a_pass_is_given_up_only_when_no_chunk_of_it_is_in_hand(engine: Engine) 
             {"month": MARCH.first_day},
         )
         worker.commit()
-        given_up.result(timeout=10)
+        given_up.result(timeout=60)
     with engine.connect() as connection:
         assert connection.execute(text("SELECT low_id, state FROM settlement_chunk")).all() == [(1, "DONE")]
         assert connection.execute(text("SELECT state FROM settlement_pass")).scalar_one() == "GIVEN_UP"

@@ -52,7 +52,7 @@ class RelayWorker:
     def kill(self) -> None:
         """Leave nothing of it; whatever it was about to do is not done."""
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(60)
         assert self._process.stdout is not None
         self._process.stdout.close()
 

@@ -33,7 +33,7 @@ OUTSIDE = {
 def test_a_process_frozen_inside_a_transaction_loses_it_and_can_do_no_harm(
     engine: Engine, clean: Books, start_settler: Callable[..., Settler], place: Place
 ) -> None:
-    frozen = start_settler(place=place, signal=signal.SIGSTOP, idle_timeout=1)
+    frozen = start_settler(place=place, signal=signal.SIGSTOP, idle_timeout=3)
     frozen.go()
     frozen.wait_until_frozen()
     settle(engine, chunk_size=CHUNK_SIZE)
@@ -64,7 +64,7 @@ def test_a_process_frozen_between_transactions_finds_nothing_left_to_do(
 def test_one_frozen_inside_a_chunk_and_one_between_chunks_are_outlived_by_a_third(
     engine: Engine, clean: Books, start_settler: Callable[..., Settler]
 ) -> None:
-    inside = start_settler(place=INSIDE["with a chunk's entries posted"], signal=signal.SIGSTOP, idle_timeout=1.5)
+    inside = start_settler(place=INSIDE["with a chunk's entries posted"], signal=signal.SIGSTOP, idle_timeout=3)
     inside.go()
     inside.wait_until_frozen()
     between = start_settler(place=OUTSIDE["between chunks"], signal=signal.SIGSTOP)

@@ -110,7 +110,7 @@ class Flush:
         self.count += 1
         failing = self.count == self._fails
         self.begun.set()
-        assert self.go.wait(10)
+        assert self.go.wait(60)
         if failing:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -120,13 +120,13 @@ def send_while_the_first_is_flushed(path: Path, flush: Flush) -> list[Verdict]:
     transport = FileTransport(path)
     with ThreadPoolExecutor(12) as threads:
         outcomes = [threads.submit(transport.send, message(), no_commit)]
-        assert flush.begun.wait(10)
+        assert flush.begun.wait(60)
         outcomes += [threads.submit(transport.send, message(), no_commit) for _ in range(11)]
         while path.read_bytes().count(b"\n") < 12:
             time.sleep(0.001)
         assert not any(outcome.done() for outcome in outcomes)
         flush.go.set()
-        return [outcome.result(10).verdict for outcome in outcomes]
+        return [outcome.result(60).verdict for outcome in outcomes]
 
 
 def test_threads_that_write_at_once_share_one_flush(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

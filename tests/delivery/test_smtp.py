@@ -40,7 +40,7 @@ def transport_to(port: int, secret: str | None = None, **options: Any) -> SmtpTr
         "hello_name": "orch.ticketflow.example",
         "connect_timeout": 1,
         "command_timeout": 2,
-        "answer_timeout": 0.7,
+        "answer_timeout": 2,
     }
     return SmtpTransport(SmtpDestination.model_validate(described | options), secret)
 
@@ -80,7 +80,7 @@ def test_each_way_to_answer_has_one_verdict(
     outcome = transport.send(message(mail()), no_commit)
 
     assert (outcome.verdict, outcome.status) == (verdict, status), outcome
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert (outcome.error is None) == (verdict is Verdict.DELIVERED)
     assert "\n" not in (outcome.error or "")
     assert len(mail_server.stored) == MODES[mode].stores
@@ -159,7 +159,7 @@ class TestConnections:
             began = time.monotonic()
             outcome = transport.send(message(mail()), pytest.fail)
         assert outcome.verdict is Verdict.REFUSED
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
 
     def test_a_server_that_greets_with_an_error_has_refused(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
@@ -237,7 +237,7 @@ class TestTls:
             began = time.monotonic()
             outcome = transport.send(message(mail()), no_commit)
         assert outcome.verdict is Verdict.UNKNOWN
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 10
 
 
 class TestEnvelope:

@@ -67,7 +67,7 @@ def test_each_way_to_answer_has_one_verdict(
     outcome = transport.send(message(), no_commit)
 
     assert (outcome.verdict, outcome.status) == (verdict, status)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < 10
     assert (outcome.error is None) == (verdict is Verdict.DELIVERED)
     assert len(outcome.response) <= 2000
     assert "\n" not in (outcome.error or "")

@@ -10,6 +10,6 @@ from ticketflow_orch.delivery.webhook import WebhookTransport
 
 
 def transport_to(url: str, **options: Any) -> WebhookTransport:
-    described = {"transport": "webhook", "url": url, "secrets": list(SECRETS), "allow_private": True, "deadline": 0.7}
+    described = {"transport": "webhook", "url": url, "secrets": list(SECRETS), "allow_private": True, "deadline": 2}
     destination = WebhookDestination.model_validate(described | options)
     return WebhookTransport(destination, webhook_secrets(destination, SECRETS | {"TOKEN": "Bearer 42"}))

@@ -84,7 +84,7 @@ def test_no_name_and_no_title_adds_a_header_or_a_recipient(hostile: str) -> None
     assert_addresses(mail)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(name=st.text(max_size=300), subject=st.text(max_size=300), text=st.text(max_size=300))
 def test_whatever_is_typed_the_mail_says_it_in_its_place_and_nowhere_else(name: str, subject: str, text: str) -> None:
     mail = composed(sender_name=name, subject=subject, text=text)

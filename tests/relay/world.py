@@ -74,7 +74,7 @@ def delivery(transport: Transport | None = None, **options: Any) -> Delivery:
 
 def run(engine: Engine, to: Delivery, kinds: Mapping[str, EventKind] | None = None, **options: Any) -> Drained:
     """Drain once, with retries due at once."""
-    defaults: dict[str, Any] = {"budget": 20, "backoff": AT_ONCE, "now": lambda: NOW}
+    defaults: dict[str, Any] = {"budget": 120, "backoff": AT_ONCE, "now": lambda: NOW}
     return drain(engine, to, kinds or {}, **defaults | options)
 
 
@@ -145,12 +145,13 @@ def alerts(engine: Engine) -> list[str]:
         )
 
 
-def change(engine: Engine, name: str, assignments: str) -> None:
-    """Set columns of the event of that name, as SQL says."""
+def change(engine: Engine, name: str, *steps: str) -> None:
+    """Set columns of the event of that name, as SQL says, step by step; others see only the last."""
     with engine.begin() as connection:
-        connection.execute(
-            text(f"UPDATE outbox_event SET {assignments} WHERE payload ->> 'name' = :name"), {"name": name}
-        )
+        for assignments in steps:
+            connection.execute(
+                text(f"UPDATE outbox_event SET {assignments} WHERE payload ->> 'name' = :name"), {"name": name}
+            )
 
 
 def desert(engine: Engine, name: str, *, attempts: int = 1) -> None:

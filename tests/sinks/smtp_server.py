@@ -88,6 +88,7 @@ class SmtpServer:
             self,
             hostname="127.0.0.1",
             port=0,
+            ready_timeout=60,
             server_hostname="mail.example",
             enable_SMTPUTF8=utf8,
             ssl_context=tls if implicit else None,
@@ -118,7 +119,7 @@ class SmtpServer:
                 if session.transport is not None:
                     session.transport.abort()
 
-        asyncio.run_coroutine_threadsafe(close(), self._controller.loop).result(5)
+        asyncio.run_coroutine_threadsafe(close(), self._controller.loop).result(60)
 
     async def handle_MAIL(
         self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
