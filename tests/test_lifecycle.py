@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, money_without_ticket
 
 NOW = instant("2026-06-02T04:30")
+GRACE = timedelta(minutes=30)
+MICROSECOND = timedelta(microseconds=1)
 
 # For the session that a test is about; add_movement has one of its own.
 CAPTURE = text("""
@@ -23,6 +26,19 @@ CAPTURE = text("""
 
 def rules(now: datetime = NOW, **changes: Any) -> LifecycleRules:
     return LifecycleRules(now=now, run_id="run", **changes)
+
+
+def paid(engine: Engine, **values: Any) -> tuple[int, int, int]:
+    """An organization, its reservation that nobody confirmed, and the capture of its money."""
+    organization = add_organization(engine)
+    held = add_reservation(engine, add_event(engine, organization), public_ref="paid", **values)
+    return organization, held, add_movement(engine, organization, 100, "2026-05-01T10:05", reservation_id=held)
+
+
+def give_back(engine: Engine, organization: int, capture: int, amount: int = -100, **values: Any) -> int:
+    """A refund of `capture` that does not name the reservation."""
+    refund = {"kind": "REFUND", "reverses_id": capture} | values
+    return add_movement(engine, organization, amount, "2026-05-02T10:00", **refund)
 
 
 def states(engine: Engine, table: str, *ids: int) -> list[str]:
@@ -105,6 +121,104 @@ def test_a_reservation_with_a_capture_is_never_expired(engine: Engine) -> None:
 
 
 @pytest.mark.every_server
+@pytest.mark.parametrize(
+    ("values", "grace_ends"),
+    [
+        ({"expires_at": NOW}, NOW + GRACE),
+        ({"expires_at": NOW, "payment_started_at": NOW - timedelta(minutes=1)}, NOW + GRACE - timedelta(minutes=1)),
+    ],
+)
+def test_money_whose_reservation_nobody_confirmed_is_reported_once_when_its_grace_is_over(
+    engine: Engine, values: dict[str, Any], grace_ends: datetime
+) -> None:
+    _, held, _ = paid(engine, **values)
+    early = expire_reservations(engine, rules(grace_ends - MICROSECOND))
+    assert (early.reservations, early.stuck, early.left, told(engine)) == (0, 0, 0, [])
+    result = expire_reservations(engine, rules(grace_ends))
+    assert (result.reservations, result.stuck, result.left) == (0, 1, 0)
+    again = expire_reservations(engine, rules(NOW + timedelta(days=60)))
+    assert (again.reservations, again.stuck, again.left) == (0, 0, 0)
+    assert states(engine, "reservation", held) == ["ACTIVE"]
+    assert told(engine) == [("ReservationPaymentStuck", "paid")]
+
+
+def test_two_runs_at_once_report_a_payment_once(engine: Engine) -> None:
+    paid(engine)
+    with ThreadPoolExecutor(4) as threads:
+        found = [threads.submit(expire_reservations, engine, rules()) for _ in range(4)]
+    assert sum(run.result().stuck for run in found) == 1
+    assert told(engine) == [("ReservationPaymentStuck", "paid")]
+
+
+def test_what_is_told_of_money_says_when_its_payment_began_if_anybody_knows(engine: Engine) -> None:
+    paid(engine)
+    expire_reservations(engine, rules())
+    with engine.connect() as connection:
+        payload = connection.execute(text("SELECT payload FROM outbox_event")).scalar_one()
+    assert payload == {"ref": "paid", "payment_started_at": None}
+
+
+@pytest.mark.parametrize("began", [None, instant("2026-05-01T10:04")])
+@pytest.mark.parametrize("how", ["refunded", "refunded in two parts", "voided", "charged back"])
+def test_a_reservation_whose_money_was_all_given_back_expires(engine: Engine, how: str, began: datetime | None) -> None:
+    organization, held, capture = paid(engine, payment_started_at=began)
+    if how == "voided":
+        add_void(engine, capture)
+    elif how == "refunded in two parts":
+        give_back(engine, organization, capture, -60)
+        give_back(engine, organization, capture, -40)
+    else:
+        give_back(engine, organization, capture, kind="REFUND" if how == "refunded" else "CHARGEBACK")
+    result = expire_reservations(engine, rules())
+    assert (result.reservations, result.stuck, result.left) == (1, 0, 0)
+    assert expire_reservations(engine, rules()).reservations == 0
+    assert states(engine, "reservation", held) == ["EXPIRED"]
+    assert told(engine) == [("ReservationExpired", "paid")]
+
+
+def test_money_that_was_given_back_before_the_grace_is_over_holds_nothing_until_then(engine: Engine) -> None:
+    organization, held, capture = paid(engine, expires_at=NOW)
+    give_back(engine, organization, capture)
+    assert expire_reservations(engine, rules()).reservations == 1
+    assert states(engine, "reservation", held) == ["EXPIRED"]
+
+
+def test_closing_releases_what_was_given_back_and_leaves_what_was_reported_to_a_person(engine: Engine) -> None:
+    organization, reported, capture = paid(engine)
+    expire_reservations(engine, rules(instant("2026-05-02T00:00")))
+    give_back(engine, organization, capture)
+    given_back = add_reservation(engine, add_event(engine, organization))
+    add_void(engine, add_movement(engine, organization, 100, "2026-05-01T10:05", reservation_id=given_back))
+    assert close_events(engine, rules()).reservations_expired == 1
+    assert states(engine, "reservation", reported, given_back) == ["ACTIVE", "EXPIRED"]
+
+
+def test_money_of_which_a_part_was_kept_or_that_came_again_is_reported(engine: Engine) -> None:
+    organization, part, capture = paid(engine)
+    give_back(engine, organization, capture, -99)
+    event = add_event(engine, organization)
+    unrefunded, won = add_reservation(engine, event), add_reservation(engine, event)
+    first, second = (
+        add_movement(engine, organization, 100, "2026-05-01T10:05", reservation_id=held) for held in (unrefunded, won)
+    )
+    add_void(engine, give_back(engine, organization, first))
+    lost = give_back(engine, organization, second, kind="CHARGEBACK")
+    give_back(engine, organization, lost, 100, kind="CHARGEBACK_REVERSAL")
+    assert close_events(engine, rules()).reservations_expired == 0
+    result = expire_reservations(engine, rules())
+    assert (result.reservations, result.stuck) == (0, 3)
+    assert states(engine, "reservation", part, unrefunded, won) == ["ACTIVE"] * 3
+
+
+def test_a_payment_that_began_after_an_earlier_one_was_given_back_may_still_bring_money(engine: Engine) -> None:
+    _, held, capture = paid(engine, payment_started_at=instant("2026-05-01T10:10"))
+    add_void(engine, capture)
+    result = expire_reservations(engine, rules())
+    assert (result.reservations, result.stuck) == (0, 1)
+    assert states(engine, "reservation", held) == ["ACTIVE"]
+
+
+@pytest.mark.every_server
 def test_a_capture_after_the_expiry_is_told_once_and_listed_until_it_is_refunded(engine: Engine) -> None:
     organization = add_organization(engine)
     held = add_reservation(engine, add_event(engine, organization), public_ref="held")
@@ -116,6 +230,16 @@ def test_a_capture_after_the_expiry_is_told_once_and_listed_until_it_is_refunded
     add_movement(engine, organization, -100, "2026-06-03T05:00", kind="REFUND", reverses_id=late, reservation_id=held)
     with engine.connect() as connection:
         assert money_without_ticket(connection) == ()
+
+
+def test_a_late_capture_whose_refund_was_voided_is_listed_again(engine: Engine) -> None:
+    organization = add_organization(engine)
+    held = add_reservation(engine, add_event(engine, organization))
+    expire_reservations(engine, rules())
+    late = add_movement(engine, organization, 100, "2026-06-02T05:00", reservation_id=held, external_ref="late")
+    add_void(engine, give_back(engine, organization, late))
+    with engine.connect() as connection:
+        assert [money.movement for money in money_without_ticket(connection)] == ["late"]
 
 
 def test_no_temporary_table_takes_what_a_late_capture_tells(engine: Engine) -> None:
@@ -134,8 +258,10 @@ def test_a_capture_and_the_expiry_of_its_reservation_wait_for_each_other(engine:
     held = add_reservation(engine, add_event(engine, organization))
     with engine.connect() as paying, paying.begin():
         paying.execute(CAPTURE, {"ref": "racing", "organization": organization, "held": held})
-        assert expire_reservations(engine, rules()).reservations == 0
-    assert expire_reservations(engine, rules()).reservations == 0
+        result = expire_reservations(engine, rules())
+        assert (result.reservations, result.stuck) == (0, 0)
+    result = expire_reservations(engine, rules())
+    assert (result.reservations, result.stuck) == (0, 1)
     assert states(engine, "reservation", held) == ["ACTIVE"]
 
 

@@ -79,6 +79,19 @@ def test_a_stuck_payment_is_listed_and_resolved(engine: Engine, home: Path) -> N
     assert by.startswith("by hand: ")
 
 
+def test_money_that_nobody_confirmed_is_listed_and_gets_its_ticket(engine: Engine, home: Path) -> None:
+    organization = add_organization(engine)
+    evening = add_event(engine, organization, external_ref="concert", ends_at=instant("2027-01-01T00:00"))
+    held = add_reservation(engine, evening, public_ref="R-1")
+    add_movement(engine, organization, 100, "2026-05-01T10:14", reservation_id=held, external_ref="capture-1")
+    expire_reservations(engine, LifecycleRules(instant("2026-06-02T00:00"), "run"))
+    _, line = run("reservations", "stuck")
+    assert line.split() == ["R-1", "concert", "2", "2026-06-02", "00:00:00", "came", "in", "--confirm"]
+    assert "has the capture 'capture-1'" in refusal("reservations", "resolve", "R-1", "--expire")
+    assert run("reservations", "resolve", "R-1", "--confirm") == ["R-1 is confirmed."]
+    assert run("reservations", "stuck") == ["No payment is stuck."]
+
+
 def test_a_resolution_is_one_of_two_and_for_stuck_payments_only(engine: Engine, home: Path) -> None:
     add_stuck(engine, public_ref="R-1")
     assert "--confirm or --expire" in refusal("reservations", "resolve", "R-1")

@@ -128,6 +128,22 @@ def test_an_event_in_an_unknown_zone_hides_nothing_else_that_is_due(engine: Engi
     assert seen.due_since == {"send_reminders": instant("2026-06-01T20:00")}
 
 
+def test_money_that_waits_is_due_when_its_grace_is_over_and_no_work_once_it_was_reported(engine: Engine) -> None:
+    organization = add_organization(engine)
+    evening = add_event(engine, organization, ends_at=instant("2027-01-01T00:00"))
+    held = add_reservation(engine, evening, expires_at=instant("2026-06-01T18:00"))
+    add_movement(engine, organization, 100, "2026-06-01T17:59", reservation_id=held)
+
+    def due_since(at: str) -> object:
+        return situation(engine, fixed_clock=instant(at)).due_since.get("expire_reservations")
+
+    assert due_since("2026-06-01T18:29") is None
+    assert due_since("2026-06-01T18:31") == instant("2026-06-01T18:30")
+    expire_reservations(engine, LifecycleRules(instant("2026-06-01T18:31"), "run"))
+    assert due_since("2026-08-01T00:00") is None
+    assert situation(engine).stuck == 1
+
+
 def test_what_waits_for_a_person_is_counted(engine: Engine) -> None:
     organization = add_organization(engine)
     evening = add_event(engine, organization, ends_at=instant("2027-01-01T00:00"))

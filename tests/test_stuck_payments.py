@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.stuck_payments import confirm, expire, stuck_payments
@@ -78,6 +78,17 @@ def test_one_whose_money_is_here_is_not_released_until_it_was_given_back(engine:
     with transaction(engine) as connection:
         expire(connection, "stuck", NOW, "by hand")
     assert reservation(engine, "status") == ("EXPIRED",)
+
+
+def test_one_whose_refund_was_voided_is_not_released(engine: Engine) -> None:
+    organization, stuck = add_stuck(engine)
+    capture = add_movement(engine, organization, 100, "2026-05-01T12:00", reservation_id=stuck)
+    refund = add_movement(engine, organization, -100, "2026-05-02T12:00", kind="REFUND", reverses_id=capture)
+    add_void(engine, refund)
+    with engine.connect() as connection:
+        assert [one.captured for one in stuck_payments(connection)] == [True]
+    with pytest.raises(InputError, match="has the capture"), transaction(engine) as connection:
+        expire(connection, "stuck", NOW, "by hand")
 
 
 @pytest.mark.parametrize(

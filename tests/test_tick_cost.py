@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
 
-from tests.rows import add_event, add_organization, add_reservation, instant
+from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
 from ticketflow_orch.reminders import ReminderRules, reminders_are_due, send_reminders
 
@@ -41,6 +42,15 @@ def plan(engine: Engine, question: str, **values: Any) -> dict[str, Any]:
     return dict((found if isinstance(found, list) else json.loads(found))[0]["Plan"])
 
 
+def probe(engine: Engine) -> dict[str, Any]:
+    """How the server goes about the one question of a minute in which nothing is due."""
+    with counted(engine) as statements, engine.connect() as connection:
+        assert not reservations_are_due(connection, RULES)
+    [statement] = statements
+    question = statement.replace("%(due_before)s", ":due_before").replace("%(stuck_before)s", ":stuck_before")
+    return plan(engine, question, **RULES.limits)
+
+
 def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield node
     for below in node.get("Plans", ()):
@@ -50,17 +60,23 @@ def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 @pytest.mark.every_server
 def test_a_minute_with_nothing_due_is_one_probe_of_one_index_whatever_lies_in_the_table(engine: Engine) -> None:
     crowd(engine)
-    with counted(engine) as statements, engine.connect() as connection:
-        assert not reservations_are_due(connection, RULES)
-    [statement] = statements
-    values = dict(RULES.limits)
-    tree = plan(
-        engine,
-        statement.replace("%(due_before)s", ":due_before").replace("%(stuck_before)s", ":stuck_before"),
-        **values,
-    )
+    tree = probe(engine)
     scans = [node for node in nodes(tree) if node.get("Relation Name") == "reservation"]
     assert [scan.get("Index Name") for scan in scans] == ["reservation_due_idx"]
+    assert tree["Shared Hit Blocks"] + tree["Shared Read Blocks"] <= 8
+
+
+def test_money_that_was_reported_is_out_of_the_way_of_every_minute(engine: Engine) -> None:
+    over = add_event(engine, add_organization(engine))
+    with engine.begin() as connection:
+        connection.execute(text(PAID), {"event": over, "now": NOW, "many": 3_000})
+        connection.execute(text(CAPTURED))
+    assert expire_reservations(engine, replace(RULES, chunk_size=1_000)).stuck == 3_000
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM (ANALYZE) reservation, money_movement"))
+    tree = probe(engine)
+    [scan] = [node for node in nodes(tree) if node.get("Relation Name") == "reservation"]
+    assert (scan["Index Name"], scan["Actual Rows"]) == ("reservation_due_idx", 0)
     assert tree["Shared Hit Blocks"] + tree["Shared Read Blocks"] <= 8
 
 
@@ -80,6 +96,16 @@ def test_a_chunk_of_expiring_is_two_statements(engine: Engine, chunks: int) -> N
         assert expire_reservations(engine, RULES).reservations == 2 * chunks
     # One look that finds nothing more, and one for what is left.
     assert len(statements) == 2 * chunks + 2
+
+
+def test_a_chunk_of_reporting_is_two_statements(engine: Engine) -> None:
+    organization = add_organization(engine)
+    later = add_event(engine, organization, ends_at=NOW + timedelta(days=1))
+    for _ in range(6):
+        add_movement(engine, organization, 100, "2026-05-01T10:05", reservation_id=add_reservation(engine, later))
+    with counted(engine) as statements:
+        assert expire_reservations(engine, RULES).stuck == 6
+    assert len(statements) == 2 * 3 + 2
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
@@ -119,6 +145,20 @@ def crowd(engine: Engine) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM (ANALYZE) reservation"))
 
+
+PAID = """
+    INSERT INTO reservation (public_ref, event_id, buyer_email, quantity, status, created_at, expires_at)
+    SELECT 'paid-' || number, :event, 'buyer@example.com', 1, 'ACTIVE', CAST(:now AS timestamptz) - interval '30 days',
+        CAST(:now AS timestamptz) - interval '1 day'
+    FROM generate_series(1, CAST(:many AS integer)) AS number
+"""
+
+CAPTURED = """
+    INSERT INTO money_movement (external_ref, organization_id, reservation_id, kind, currency, amount,
+        commission_rate_bps, commission_tax_bps, occurred_at)
+    SELECT 'of-' || public_ref, organization_id, reservation.id, 'CAPTURE', 'EUR', 100, 0, 0, created_at
+    FROM reservation JOIN event ON event.id = event_id
+"""
 
 CROWD = """
     INSERT INTO reservation (public_ref, event_id, buyer_email, quantity, status, created_at, expires_at,

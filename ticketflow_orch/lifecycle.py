@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch.captures import KEPT, KEPT_CAPTURE
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
 from ticketflow_orch.settings import Settings
 
@@ -60,7 +61,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What expiring did. `stuck`: payments that outlasted their grace, reported now.
+    """What expiring did. `stuck`: reservations that outlasted their payment's grace, reported now.
 
     `left` as in `Closed`, counted up to LEFT_COUNTED.
     """
@@ -85,7 +86,7 @@ class MoneyWithoutTicket:
 
 
 def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
-    """Close every OPEN event whose end is past, and expire its reservations but those with a payment or a capture.
+    """Close every OPEN event whose end is past, and expire its reservations but those with a payment or with money.
 
     Judged by `ends_at`, never by the start. DRAFT and CANCELLED events stay as they are, and a closed event whose end
     moves into the future stays closed.
@@ -111,10 +112,11 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
 
 
 def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
-    """Expire every ACTIVE reservation whose time is up, and report payments that outlasted their grace.
+    """Expire every ACTIVE reservation whose time is up, and report what outlasted the grace of its payment.
 
-    A payment in flight is left alone, one past its grace is reported once and never released; a reservation with a
-    capture is never expired.
+    A payment in flight is left alone; one that did not end within its grace is reported once and never released. So is
+    a reservation whose money is here and that nobody confirmed; where no payment was begun, its grace begins with its
+    expiry. One whose captures were all given back is expired.
     """
     # Each look goes on where the last one ended: what was expired before it lies dead at the beginning of the index.
     seen = _FIRST
@@ -130,7 +132,8 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
         return [row.id for row in rows]
 
     def apply(connection: Connection, ids: list[int]) -> tuple[int, int]:
-        row = connection.execute(_EXPIRE, {"ids": ids, "now": rules.now, "run_id": rules.run_id}).one()
+        values = {"ids": ids, "now": rules.now, "run_id": rules.run_id, "stuck_before": rules.limits["stuck_before"]}
+        row = connection.execute(_EXPIRE, values).one()
         return row.expired, row.stuck
 
     work = ChunkedWork(engine, take, apply, rules.chunk_size)
@@ -160,7 +163,7 @@ def oldest_due_event(connection: Connection, rules: LifecycleRules) -> datetime 
 
 
 def money_without_ticket(connection: Connection, limit: int = 100) -> tuple[MoneyWithoutTicket, ...]:
-    """Captures recorded after their reservation had ended, not voided and not refunded in full; oldest first."""
+    """Captures recorded after their reservation had ended of which anything was kept; oldest first."""
     rows = connection.execute(_MONEY_WITHOUT_TICKET, {"limit": limit})
     return tuple(MoneyWithoutTicket(*row) for row in rows)
 
@@ -180,15 +183,12 @@ _DUE_EVENTS = f"""
 _LOCK_ORPHANS = text("""
     SELECT id FROM reservation
     WHERE event_id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL
+        AND stuck_reported_at IS NULL
     ORDER BY id
     FOR UPDATE SKIP LOCKED
 """)
 
-_UNPAID = """
-    NOT EXISTS (
-        SELECT FROM money_movement
-        WHERE reservation_id = reservation.id AND kind = 'CAPTURE' AND NOT is_void)
-"""
+_UNPAID = f"NOT EXISTS (SELECT {KEPT_CAPTURE})"
 
 _TELL_EXPIRED = """
     SELECT 'reservation' AS aggregate_type, public_ref AS aggregate_id, 'ReservationExpired' AS event_type,
@@ -231,7 +231,20 @@ _IS_OVERDUE = """
     AND (payment_started_at IS NULL OR payment_started_at <= CAST(:stuck_before AS timestamptz))
 """
 
-_IS_DUE = f"{_IS_OVERDUE} AND {_UNPAID}"
+# All that is past its grace: if it is not expired it is reported. Before that, one with money waits to be confirmed.
+_IS_DUE = f"""
+    {_IS_OVERDUE} AND NOT EXISTS (
+        SELECT {KEPT_CAPTURE}
+        AND coalesce(payment_started_at, expires_at) > CAST(:stuck_before AS timestamptz))
+"""
+
+# A capture since its beginning ended a payment, whatever became of the money. An older one is of an earlier attempt.
+_NO_PAYMENT_IS_OPEN = """
+    (payment_started_at IS NULL OR EXISTS (
+        SELECT FROM money_movement
+        WHERE reservation_id = reservation.id AND kind = 'CAPTURE' AND NOT is_void
+            AND occurred_at >= payment_started_at))
+"""
 
 # Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
 _DUE_RESERVATIONS = f"""
@@ -240,14 +253,17 @@ _DUE_RESERVATIONS = f"""
     ORDER BY expires_at, id LIMIT CAST(:size AS bigint)
 """
 
+# NOT IN is hashed however few rows the planner expects; a join of what it took for few would compare each with each.
 _EXPIRE = text(f"""
     WITH expired AS (
         UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
-        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL AND {_UNPAID}
-        RETURNING public_ref
+        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID} AND {_NO_PAYMENT_IS_OPEN}
+        RETURNING id, public_ref
     ), stuck AS (
         UPDATE reservation SET stuck_reported_at = CAST(:now AS timestamptz)
-        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NOT NULL AND {_UNPAID}
+        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE'
+            AND coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz)
+            AND id NOT IN (SELECT id FROM expired)
         RETURNING public_ref, payment_started_at
     ), told AS (
         INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
@@ -273,19 +289,21 @@ _RESERVATIONS_LEFT = text(f"SELECT count(*) FROM (SELECT {_FIRST_DUE} LIMIT {LEF
 _RESERVATIONS_ARE_DUE = text(f"SELECT count(*) > 0 FROM (SELECT {_FIRST_DUE} LIMIT 1) AS due")
 
 _OLDEST_DUE_RESERVATION = text(f"""
-    SELECT greatest(expires_at + CAST(:delay AS interval), payment_started_at + CAST(:grace AS interval))
-    {_FIRST_DUE} LIMIT 1
+    SELECT greatest(
+        expires_at + CAST(:delay AS interval),
+        CASE WHEN payment_started_at IS NOT NULL OR EXISTS (SELECT {KEPT_CAPTURE})
+            THEN coalesce(payment_started_at, expires_at) + CAST(:grace AS interval) END)
+    FROM (SELECT id, expires_at, payment_started_at {_FIRST_DUE} LIMIT 1) AS reservation
 """)
 
-_MONEY_WITHOUT_TICKET = text("""
+_MONEY_WITHOUT_TICKET = text(f"""
     SELECT public_ref AS reservation, status, capture.external_ref AS movement, capture.currency, exponent,
         capture.amount, capture.recorded_at
     FROM late_capture
     JOIN money_movement AS capture ON capture.id = movement_id
     JOIN reservation ON reservation.id = capture.reservation_id
     JOIN currency ON code = capture.currency
-    WHERE capture.amount + (
-        SELECT coalesce(sum(amount), 0) FROM money_movement AS back WHERE back.reverses_id = capture.id) > 0
+    WHERE {KEPT} > 0
     ORDER BY capture.recorded_at, capture.id
     LIMIT CAST(:limit AS bigint)
 """)

@@ -105,7 +105,8 @@ class Settings(BaseSettings):
         timedelta(0), description="How long after its time a reservation expires: for payments that come offline."
     )
     payment_grace: Length = Field(
-        timedelta(minutes=30), description="How long a payment may be in flight before it is reported as stuck."
+        timedelta(minutes=30),
+        description="How long a payment may be in flight, or money wait for a ticket, before it is reported as stuck.",
     )
     reminder_kinds: Annotated[Mapping[Kind, Lead], NoDecode, BeforeValidator(_json_object)] = Field(
         {"24h": timedelta(hours=24)}, description="JSON: how long before the event's start each kind reminds."

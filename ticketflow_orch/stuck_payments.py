@@ -1,4 +1,4 @@
-"""Payments that were begun and never came to an end: nobody but a person can tell whether money is on its way.
+"""Reservations that nobody but a person can end: a payment never came to an end, or its money got no ticket.
 
 The expiry reports each once and leaves it alone from then on. Here they are listed, and resolved by hand.
 """
@@ -12,18 +12,23 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch import outbox
+from ticketflow_orch.captures import KEPT_CAPTURE
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.outbox import OutboxEvent, Publish
 
 
 @dataclass(frozen=True, slots=True)
 class StuckPayment:
-    """A reservation held by a payment that outlasted its grace. `captured`: its money has come in, and was kept."""
+    """A reservation held by a payment that outlasted its grace.
+
+    `payment_started_at`: None where money came and nobody had noted that a payment began.
+    `captured`: its money has come in, and was kept.
+    """
 
     reservation: str
     event: str
     quantity: int
-    payment_started_at: datetime
+    payment_started_at: datetime | None
     reported_at: datetime
     captured: bool
 
@@ -83,15 +88,9 @@ def _locked(connection: Connection, reference: str) -> Row[Any]:
     return held
 
 
-_KEPT_CAPTURE = """
-    FROM money_movement AS capture
-    WHERE capture.reservation_id = reservation.id AND kind = 'CAPTURE' AND NOT is_void AND amount + (
-        SELECT coalesce(sum(amount), 0) FROM money_movement AS back WHERE back.reverses_id = capture.id) > 0
-"""
-
 _LIST = text(f"""
     SELECT public_ref, event.external_ref, quantity, payment_started_at, stuck_reported_at,
-        EXISTS (SELECT {_KEPT_CAPTURE})
+        EXISTS (SELECT {KEPT_CAPTURE})
     FROM reservation JOIN event ON event.id = event_id
     WHERE reservation.status = 'ACTIVE' AND stuck_reported_at IS NOT NULL
     ORDER BY reservation.id LIMIT CAST(:limit AS bigint)
@@ -101,7 +100,7 @@ _LOCK = text("SELECT id, status, stuck_reported_at FROM reservation WHERE public
 
 _CAPTURE = text(f"""
     SELECT kept.external_ref
-    FROM reservation, LATERAL (SELECT external_ref {_KEPT_CAPTURE} ORDER BY id LIMIT 1) AS kept
+    FROM reservation, LATERAL (SELECT external_ref {KEPT_CAPTURE} ORDER BY id LIMIT 1) AS kept
     WHERE reservation.id = :id
 """)
 
