@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import run_sql
 from tests.homes import fresh_home, variables_for
+from tests.ports import free_port
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import execute
 from ticketflow_orch import cli
@@ -160,9 +160,7 @@ def test_metrics_are_printed_or_written_whole(home: Path, tmp_path: Path) -> Non
 
 
 def test_metrics_are_served_on_this_machine_until_a_signal(home: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = [sys.executable, "-c", "from ticketflow_orch.cli import main; main()", "metrics", "--serve", str(port)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy()) as process:
         assert process.stderr is not None

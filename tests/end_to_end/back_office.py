@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 import urllib.request
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
+from tests.ports import free_port
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import EmbeddedServer
 
@@ -200,7 +200,7 @@ class BackOffice:
 @contextmanager
 def opened(home: Path, **variables: str) -> Iterator[BackOffice]:
     """`ticketflow ui` in `home`, ready to be used; ended, with its Postgres, when the block ends, however it ends."""
-    port = _free_port()
+    port = free_port()
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     ours = ("TICKETFLOW_", "DAGSTER_")
@@ -232,12 +232,6 @@ def _end(process: psutil.Popen, services: Sequence[psutil.Process]) -> None:
     _, alive = psutil.wait_procs([process, *services], timeout=30)
     for survivor in alive:
         survivor.kill()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _launched(answer: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from tests.homes import fresh_home
+from tests.ports import free_port
 from ticketflow_orch.embedded import EmbeddedServer
 
 LOCATION = """
@@ -86,12 +87,6 @@ def ui(port: int) -> subprocess.CompletedProcess[str]:
     """What `ticketflow ui` says where it cannot start."""
     command = [TICKETFLOW, "ui", "--port", str(port)]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def query(port: int, text: str) -> Any:

@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+from tests.ports import free_port
 from tests.provider.books import Entry, read
 
 PATIENCE = 30.0
@@ -23,7 +24,7 @@ class Provider:
     def __init__(self, books: Path, forget_after: float = DAY) -> None:
         self.books = books
         self._forget_after = forget_after
-        self._port = 0
+        self._port = free_port()
         self._process: subprocess.Popen[str] | None = None
         self._behaviour: dict[str, Any] = {}
 
@@ -41,7 +42,7 @@ class Provider:
         )
         assert self._process.stdout is not None
         assert select.select([self._process.stdout], [], [], PATIENCE)[0], "the provider did not start"
-        self._port = int(self._process.stdout.readline())
+        assert int(self._process.stdout.readline()) == self._port
         self.behave(**self._behaviour)
 
     def kill(self) -> None:
