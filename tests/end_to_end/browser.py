@@ -7,8 +7,10 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from playwright.sync_api import Locator, Page, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 
+# In milliseconds.
+PATIENCE = 90_000
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 # The rest keeps it from calling home, which would only cost time where there is no network.
 _ARGUMENTS = (
@@ -29,7 +31,9 @@ def browsing(chromium: str, address: str) -> Iterator[Page]:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
         try:
             page = browser.new_page(base_url=address, viewport={"width": 1440, "height": 900})
-            page.set_default_timeout(90_000)
+            page.set_default_timeout(PATIENCE)
+            # What is expected has a bound of its own.
+            expect.set_options(timeout=PATIENCE)
             yield page
         finally:
             browser.close()
@@ -84,10 +88,12 @@ def set_option(page: Page, form: Page | Locator, name: str, old: str, new: str) 
     for _ in range(5):
         line.get_by_text(old, exact=True).dblclick()
         page.keyboard.type(new)
+        # A form that is still being set up has not judged anything yet, and may overwrite what looks right.
+        form.get_by_text("No errors").wait_for()
         page.wait_for_timeout(1_000)
         if f"{name}: {new}" in line.inner_text():
-            break
-    form.get_by_text("No errors").wait_for()
+            return
+    raise AssertionError(f"{name} does not stay {new}: {line.inner_text()}")
 
 
 def open_month(page: Page, asset: str, month: str) -> None:
