@@ -253,17 +253,19 @@ _DUE_RESERVATIONS = f"""
     ORDER BY expires_at, id LIMIT CAST(:size AS bigint)
 """
 
-# NOT IN is hashed however few rows the planner expects; a join of what it took for few would compare each with each.
+# Few are left over, and those are looked at once more; without this all would be.
 _EXPIRE = text(f"""
     WITH expired AS (
         UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
         WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID} AND {_NO_PAYMENT_IS_OPEN}
         RETURNING id, public_ref
+    ), left_over AS MATERIALIZED (
+        SELECT unnest(CAST(:ids AS bigint[])) AS id EXCEPT SELECT id FROM expired
     ), stuck AS (
         UPDATE reservation SET stuck_reported_at = CAST(:now AS timestamptz)
-        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE'
+        FROM left_over
+        WHERE reservation.id = left_over.id AND status = 'ACTIVE'
             AND coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz)
-            AND id NOT IN (SELECT id FROM expired)
         RETURNING public_ref, payment_started_at
     ), told AS (
         INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
