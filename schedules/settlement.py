@@ -30,7 +30,7 @@ monthly_settlement_job = dg.define_asset_job(
     description="Requests every month that is over and unsettled, and the first that is not closed when something came "
     "late for it or for those before.",
     metadata={
-        "window": "each month (a partition) that is over everywhere and not settled since what came late",
+        "window": "each month (a partition) that is over everywhere and not settled, or not since something came late",
         "repeat": "nothing, or an adjustment for what came late: the ledger's key takes each entry once",
     },
 )
