@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
-from playwright.sync_api import Locator, Page, expect, sync_playwright
+from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
 
 # In milliseconds.
 PATIENCE = 90_000
@@ -72,11 +72,18 @@ def open_launchpad(page: Page, asset: str, month: str) -> Locator:
     page.get_by_role("button", name="Materialize").locator("xpath=following::button[1]").click()
     page.get_by_text("Open launchpad").click()
     dialog = page.get_by_role("dialog").last
-    dialog.get_by_placeholder("Partition").fill(month)
-    # Enter takes whatever the list shows at that moment.
-    page.get_by_role("menuitem", name=month, exact=True).click()
-    dialog.get_by_text(f"partition: {month}").wait_for()
-    return dialog
+    field = dialog.get_by_placeholder("Partition")
+    # A form that is still being set up closes the list of months. Once one is chosen there is no field any more.
+    for _ in range(5):
+        with suppress(Error):
+            field.fill("", timeout=5_000)
+            field.fill(month, timeout=5_000)
+            # Enter takes whatever the list shows at that moment.
+            page.get_by_role("menuitem", name=month, exact=True).click(timeout=5_000)
+        with suppress(Error):
+            dialog.get_by_text(f"partition: {month}").wait_for(timeout=20_000)
+            return dialog
+    raise AssertionError(f"{month} cannot be chosen in the launchpad of {asset}.")
 
 
 def set_option(page: Page, form: Page | Locator, name: str, old: str, new: str) -> None:
