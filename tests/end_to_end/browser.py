@@ -71,7 +71,8 @@ def open_launchpad(page: Page, asset: str, month: str) -> Locator:
     page.goto(f"/assets/{asset}?view=partitions&partition={month}")
     page.get_by_role("button", name="Materialize").locator("xpath=following::button[1]").click()
     page.get_by_text("Open launchpad").click()
-    dialog = page.get_by_role("dialog").last
+    # The list of months is a dialog too, while it is open, and comes after it.
+    dialog = page.get_by_role("dialog").first
     field = dialog.get_by_placeholder("Partition")
     # A form that is still being set up closes the list of months. Once one is chosen there is no field any more.
     for _ in range(5):
