@@ -11,8 +11,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ticketflow_orch.months import Month, Window
+from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import DIFFERENCE, RECOMPUTED, month_parameters
+from ticketflow_orch.settlement.windows import fixed_windows
 
 EXAMPLES = 20
 
@@ -122,10 +123,7 @@ def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
     cutoff = connection.execute(_LAST_CUTOFF, _month(month)).scalar_one_or_none()
     if cutoff is None:
         return None
-    windows = {
-        row.timezone: Window(row.starts_at, row.ends_at)
-        for row in connection.execute(text("SELECT * FROM settlement_window WHERE month = :month"), _month(month))
-    }
+    windows = fixed_windows(connection, [month]).get(month, {})
     parked = connection.execute(
         text("""
             SELECT organization_id FROM parked_organization

@@ -118,7 +118,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     if organization is None:
         raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
     key = {"organization_id": organization.id, "month": month.first_day}
-    window = month_windows(connection, month, [organization.timezone])[organization.timezone]
+    window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
     state = connection.execute(_STATE, key).one()
     values = month_parameters(month, {organization.timezone: window}, _now(connection))
     lines, lines_error = _lines(connection, values | {"low": organization.id, "high": organization.id})

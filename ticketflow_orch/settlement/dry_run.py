@@ -152,7 +152,7 @@ class _Comparison:
         """The chunks as a pass would cut them, those about closed months first, each with its month's time windows."""
         timezones = zones_in_use(self.connection)
         watched = months_to_watch(self.connection, self.month, timezones, self.cutoff)
-        windows = {origin: month_windows(self.connection, origin, timezones) for origin in (*watched, self.month)}
+        windows = month_windows(self.connection, (*watched, self.month), timezones)
         if watched:
             late = late_windows({origin: windows[origin] for origin in watched})
             for row in self.connection.execute(_LATE_CHUNKS, late | {"cutoff": self.cutoff, "size": size}).all():

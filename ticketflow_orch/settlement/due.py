@@ -35,7 +35,7 @@ def late_month(connection: Connection) -> Month | None:
     now = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     timezones = zones_in_use(connection)
     watched = months_to_watch(connection, month, timezones, now)
-    windows = {origin: month_windows(connection, origin, timezones) for origin in (*watched, month)}
+    windows = month_windows(connection, (*watched, month), timezones)
     return month if came_late(connection, windows, now) else None
 
 

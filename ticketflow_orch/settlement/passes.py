@@ -147,11 +147,10 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[
         if planned_at is None:
             timezones = zones_in_use(connection)
             watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
-            for origin in (settlement.month, *watched):
-                fix_windows(connection, origin, timezones)
+            fix_windows(connection, (settlement.month, *watched), timezones)
             connection.execute(PLAN_MONTH, settlement.key | {"size": chunk_size})
             if watched:
-                windows = {origin: fixed_windows(connection, origin) for origin in watched}
+                windows = fixed_windows(connection, watched)
                 connection.execute(
                     PLAN_LATE,
                     settlement.key | late_windows(windows) | {"size": chunk_size, "cutoff": settlement.cutoff},
@@ -165,18 +164,11 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
     """For each month that the pass is about, each zone's window as it was fixed."""
-    rows = connection.execute(
-        text("""
-            SELECT month, timezone, starts_at, ends_at FROM settlement_window
-            WHERE month = :month
-                OR month IN (SELECT origin_month FROM settlement_chunk WHERE month = :month AND pass = :pass)
-        """),
+    origins = connection.execute(
+        text("SELECT DISTINCT origin_month FROM settlement_chunk WHERE month = :month AND pass = :pass"),
         settlement.key,
-    )
-    windows: dict[Month, dict[str, Window]] = {}
-    for row in rows:
-        windows.setdefault(Month.of_day(row.month), {})[row.timezone] = Window(row.starts_at, row.ends_at)
-    return windows
+    ).scalars()
+    return fixed_windows(connection, {settlement.month, *map(Month.of_day, origins)})
 
 
 def drained(connection: Connection, settlement: Pass) -> Drained:

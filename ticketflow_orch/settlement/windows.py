@@ -13,46 +13,11 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.months import Month, Window
 
-
-def fixed_windows(connection: Connection, month: Month) -> dict[str, Window]:
-    """Each zone's window of `month` as it was fixed, for the zones that were in use then."""
-    return _fixed(connection, month).get(month, {})
+Windows = dict[Month, dict[str, Window]]
 
 
-def month_windows(connection: Connection, month: Month, timezones: Iterable[str]) -> dict[str, Window]:
-    """The window of `month` in each of `timezones`: as it was fixed, or as it would be now."""
-    fixed = _fixed(connection, month.previous(), month, month.next())
-    before, own, after = (fixed.get(each, {}) for each in (month.previous(), month, month.next()))
-    windows = {}
-    for name in timezones:
-        computed = month.window(name)
-        windows[name] = own.get(name) or Window(
-            before[name].ends_at if name in before else computed.starts_at,
-            after[name].starts_at if name in after else computed.ends_at,
-        )
-    return windows
-
-
-def fix_windows(connection: Connection, month: Month, timezones: Iterable[str]) -> None:
-    """Fix the windows of `month` in those of `timezones` that have none."""
-    windows = month_windows(connection, month, timezones)
-    connection.execute(
-        text("""
-            INSERT INTO settlement_window (month, timezone, starts_at, ends_at)
-            SELECT CAST(:month AS date), * FROM unnest(
-                CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
-            ON CONFLICT DO NOTHING
-        """),
-        {
-            "month": month.first_day,
-            "timezones": list(windows),
-            "starts": [window.starts_at for window in windows.values()],
-            "ends": [window.ends_at for window in windows.values()],
-        },
-    )
-
-
-def _fixed(connection: Connection, *months: Month) -> dict[Month, dict[str, Window]]:
+def fixed_windows(connection: Connection, months: Iterable[Month]) -> Windows:
+    """For each of `months` each zone's window as it was fixed, for the zones that were in use then."""
     rows = connection.execute(
         text("""
             SELECT month, timezone, starts_at, ends_at FROM settlement_window
@@ -60,7 +25,49 @@ def _fixed(connection: Connection, *months: Month) -> dict[Month, dict[str, Wind
         """),
         {"months": [month.first_day for month in months]},
     )
-    windows: dict[Month, dict[str, Window]] = {}
+    windows: Windows = {}
     for row in rows:
         windows.setdefault(Month.of_day(row.month), {})[row.timezone] = Window(row.starts_at, row.ends_at)
     return windows
+
+
+def month_windows(connection: Connection, months: Iterable[Month], timezones: Iterable[str]) -> Windows:
+    """The windows of `months` in each of `timezones`: as they were fixed, or as they would be now."""
+    months, timezones = list(months), list(timezones)
+    around = {each for month in months for each in (month.previous(), month, month.next())}
+    fixed = fixed_windows(connection, around)
+    return {month: {name: _window(fixed, month, name) for name in timezones} for month in months}
+
+
+def fix_windows(connection: Connection, months: Iterable[Month], timezones: Iterable[str]) -> None:
+    """Fix the windows of `months` in those of `timezones` that have none."""
+    windows = [
+        (month.first_day, name, window)
+        for month, zones in month_windows(connection, months, timezones).items()
+        for name, window in zones.items()
+    ]
+    connection.execute(
+        text("""
+            INSERT INTO settlement_window (month, timezone, starts_at, ends_at)
+            SELECT * FROM unnest(CAST(:months AS date[]), CAST(:timezones AS text[]),
+                CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
+            ON CONFLICT DO NOTHING
+        """),
+        {
+            "months": [month for month, _, _ in windows],
+            "timezones": [name for _, name, _ in windows],
+            "starts": [window.starts_at for _, _, window in windows],
+            "ends": [window.ends_at for _, _, window in windows],
+        },
+    )
+
+
+def _window(fixed: Windows, month: Month, timezone: str) -> Window:
+    before, own, after = (fixed.get(each, {}).get(timezone) for each in (month.previous(), month, month.next()))
+    if own is not None:
+        return own
+    computed = month.window(timezone)
+    return Window(
+        computed.starts_at if before is None else before.ends_at,
+        computed.ends_at if after is None else after.starts_at,
+    )
