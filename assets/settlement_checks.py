@@ -80,7 +80,7 @@ SETTLEMENT_CHECKS = [
     _month_check(
         "honest",
         audit.dishonest_organizations,
-        "What is posted about a month equals what its movements come to, recomputed up to the month's cutoff.",
+        "What is posted about a month equals what its movements come to, recomputed up to where it was read.",
     ),
     _month_check(
         "nothing_parked",

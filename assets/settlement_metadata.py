@@ -79,7 +79,7 @@ def settlement_metadata(connection: Connection, result: SettlementResult) -> dic
         "rows a second": round(result.rows / result.seconds),
     }
     if result.settlement is not None:
-        metadata["cutoff"] = dg.MetadataValue.timestamp(result.settlement.cutoff)
+        metadata["cutoff"] = dg.MetadataValue.timestamp(result.settlement.cutoff_at)
     # Whole minor units, so that the asset's plots show the months exactly.
     metadata |= {f"net {total.currency} (minor units)": total.net for total in totals}
     return metadata
@@ -97,7 +97,7 @@ def dry_run_metadata(rehearsed: DryRun, file: Path | None) -> dict[str, Any]:
     metadata |= {"entries": rehearsed.entries, "entries not listed": rehearsed.more}
     if file is not None:
         metadata["file"] = dg.MetadataValue.path(file.absolute())
-    return metadata | {"cutoff": dg.MetadataValue.timestamp(rehearsed.cutoff)}
+    return metadata | {"cutoff": dg.MetadataValue.timestamp(rehearsed.cutoff_at)}
 
 
 def months_so_far(connection: Connection, last: Month) -> dict[str, dg.MarkdownMetadataValue]:

@@ -12,7 +12,7 @@ from schedules.windows import UNFINISHED
 from ticketflow_orch.firings import window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement.due import due_months, late_month
+from ticketflow_orch.settlement.due import due_months, late_months
 
 monthly_settlement_job = dg.define_asset_job(
     "monthly_settlement_job",
@@ -27,8 +27,8 @@ monthly_settlement_job = dg.define_asset_job(
     cron_schedule="0 5 2-31 * *",
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Requests every month that is over and unsettled, and the first that is not closed when something came "
-    "late for it or for those before.",
+    description="Requests every month that is over and unsettled, or whose pass was left running, and every settled "
+    "one that something came late for; the first that is not closed takes in what came late for those before.",
     metadata={
         "window": "each month (a partition) that is over everywhere and not settled, or not since something came late",
         "repeat": "nothing, or an adjustment for what came late: the ledger's key takes each entry once",
@@ -40,8 +40,7 @@ def settlement_schedule(
     """One run per month that is due at the tick's time."""
     tick = context.scheduled_execution_time
     with database.engine("settlement_schedule") as engine, engine.connect() as connection:
-        late = late_month(connection)
-        due = (*((late,) if late else ()), *due_months(connection, tick, Month.parse(settings().first_month)))
+        due = sorted({*late_months(connection), *due_months(connection, tick, Month.parse(settings().first_month))})
     if not due:
         return dg.SkipReason("Every month that is over is settled, and nothing came late.")
     waiting = [month for month in due if not is_in_a_run(context.instance, month)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from sqlalchemy import Engine, text
+from ticketflow_orch.settlement.closed_months import last_closed
 
 from tests.rows import add_movement, add_organization, add_void
 from tests.test_settlement import MARCH, NOW, close_month, settle, tamper
 from tests.test_settlement_closed_months import APRIL, FEBRUARY
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.closed_months import last_closed
 from ticketflow_orch.settlement.due import due_months, months_due_at
 
 

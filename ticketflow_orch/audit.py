@@ -1,6 +1,6 @@
 """The settlement's invariants as questions to the database: read-only, each answered for a month or for the schema.
 
-Integrity is another question than lateness: what was recorded after a month's cutoff is not a fault of the month.
+Integrity is another question than lateness: what no pass has read yet is not a fault of the month.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.posting import DIFFERENCE, RECOMPUTED, month_parameters
-from ticketflow_orch.settlement.windows import fixed_windows
+from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.settlement.late_movements import read_to
+from ticketflow_orch.settlement.passes import zones_in_use
+from ticketflow_orch.settlement.posting import LARGEST_ID, difference, month_parameters, recomputed
+from ticketflow_orch.settlement.windows import month_windows
 
 EXAMPLES = 20
 
@@ -66,7 +68,10 @@ def organizations_without_row(connection: Connection, month: Month) -> Finding:
 
 
 def dishonest_organizations(connection: Connection, month: Month) -> Finding:
-    """Organizations whose entries about `month` are not what their movements come to, up to the month's last cutoff."""
+    """Organizations whose entries about `month`, in whatever month posted, are not what their movements come to.
+
+    Each is recomputed up to where it was read: the month's `read_to`, or the cutoff of a pass that did it since.
+    """
     parameters = _recomputing(connection, month)
     if parameters is None:
         return Finding(month, 0, ())
@@ -119,11 +124,11 @@ def rounding_residue(connection: Connection, month: Month) -> dict[str, str]:
 
 
 def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
-    """What `RECOMPUTED` takes to repeat the month as its last pass saw it, without the parked; None before that."""
-    cutoff = connection.execute(_LAST_CUTOFF, _month(month)).scalar_one_or_none()
-    if cutoff is None:
+    """What `recomputed` takes to repeat the month as it was read, without the parked; None before it was."""
+    cutoff = read_to(connection, [month])[month]
+    if cutoff == 0:
         return None
-    windows = fixed_windows(connection, [month]).get(month, {})
+    windows = month_windows(connection, [month], zones_in_use(connection)).get(month, {})
     parked = connection.execute(
         text("""
             SELECT organization_id FROM parked_organization
@@ -131,7 +136,12 @@ def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
         """),
         _month(month),
     ).scalars()
-    return month_parameters(month, windows, cutoff) | {"left_out": list(parked)}
+    last = connection.execute(text("SELECT max(month) FROM settlement_period")).scalar_one()
+    posting = months_between(month, max(month, Month.of_day(last)))
+    return month_parameters(month, windows, cutoff) | {
+        "left_out": list(parked),
+        "posting_months": [each.first_day for each in posting],
+    }
 
 
 def _month(month: Month) -> dict[str, object]:
@@ -148,8 +158,8 @@ _WITHOUT_ROW = text("""
     WHERE joined_on < CAST(:next_month AS date) AND (left_on IS NULL OR left_on >= CAST(:month AS date))
         AND NOT EXISTS (
             SELECT FROM ledger_entry AS entry
-            WHERE (entry.organization_id, entry.month, entry.currency, entry.origin_month, entry.sequence)
-                = (organization.id, CAST(:month AS date), organization.currency, CAST(:month AS date), 0))
+            WHERE (entry.month, entry.organization_id, entry.currency, entry.origin_month, entry.sequence)
+                = (CAST(:month AS date), organization.id, organization.currency, CAST(:month AS date), 0))
         AND NOT EXISTS (
             SELECT FROM parked_organization AS parked
             WHERE parked.organization_id = organization.id AND parked.month = :month AND error IS NOT NULL
@@ -157,17 +167,24 @@ _WITHOUT_ROW = text("""
     ORDER BY id LIMIT :examples
 """)
 
-_LAST_CUTOFF = text("""
-    SELECT max(cutoff) FROM settlement_pass JOIN settlement_chunk USING (month, pass)
-    WHERE origin_month = :month AND settlement_pass.state = 'DONE'
-""")
+# A pass that was given up, or that is still running, has done some organizations beyond what counts as read.
+_AHEAD = f"""
+    ahead AS MATERIALIZED (
+        SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, cutoff
+        FROM settlement_pass JOIN settlement_chunk AS chunk USING (month, pass)
+        WHERE chunk.origin_month = CAST(:origin AS date) AND chunk.state = 'DONE' AND cutoff > CAST(:cutoff AS bigint)
+    )"""
+_AS_READ = """coalesce(
+    (SELECT max(ahead.cutoff) FROM ahead WHERE organization.id BETWEEN ahead.low_id AND ahead.high_id),
+    CAST(:cutoff AS bigint))"""
 
 _DISHONEST = text(f"""
-    WITH {DIFFERENCE}
+    WITH {_AHEAD}, {difference(cutoff=_AS_READ)}
     SELECT external_ref, difference.currency, net, (
             SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
             WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                AND entry.origin_month = CAST(:origin AS date)) AS posted_net,
+                AND entry.month = ANY (CAST(:posting_months AS date[])) AND entry.origin_month = CAST(:origin AS date)
+        ) AS posted_net,
         count(*) OVER () AS breaches
     FROM difference JOIN organization ON organization.id = organization_id
     WHERE differs
@@ -175,7 +192,7 @@ _DISHONEST = text(f"""
 """)
 
 _RESIDUE = text(f"""
-    WITH {RECOMPUTED}
+    WITH {recomputed()}
     SELECT currency, trim_scale(sum(
         round(exact_commission) - exact_commission
         + round(round(exact_commission) * commission_tax_bps * 0.0001)

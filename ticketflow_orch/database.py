@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import psycopg
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ticketflow_orch.errors import InputError
+
+_CLOCK_QUESTIONS = 3
+_QUICK_ANSWER = timedelta(seconds=1)
 
 
 class SwallowedError(RuntimeError):
@@ -40,15 +44,15 @@ class SessionLimits:
         return " ".join(f"-c {name}={value}" for name, value in parameters.items())
 
 
-def parse_url(text: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
-    """A Postgres URL from `text`, whatever driver it names; `variable` says in errors where it came from.
+def parse_url(given: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
+    """A Postgres URL from what was `given`, whatever driver it names; `variable` says in errors where it came from.
 
     Raises:
         InputError: not a URL, or not one of Postgres. The text itself is not repeated: it may hold a password.
     """
     example = "postgresql://user:password@host:5432/ticketflow"
     try:
-        url = make_url(text)
+        url = make_url(given)
     except (ArgumentError, ValueError):
         raise InputError(f"{variable} is not a database URL; write it like {example}.") from None
     if url.get_backend_name() not in {"postgresql", "postgres"} or not url.database:
@@ -102,6 +106,20 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     with engine.begin() as connection:
         yield connection
         refuse_swallowed_error(connection)
+
+
+def clocks(connection: Connection) -> tuple[datetime, float]:
+    """The database's clock, and by how many seconds this host's is ahead of it (negative: behind).
+
+    Asked again when the answer was slow: the difference is known to half the time that it took.
+    """
+    for _ in range(_CLOCK_QUESTIONS):
+        before = datetime.now(UTC)
+        database_now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        after = datetime.now(UTC)
+        if after - before < _QUICK_ANSWER:
+            break
+    return database_now, (before + (after - before) / 2 - database_now).total_seconds()
 
 
 def _into_utc(session: psycopg.Connection, _: object) -> None:

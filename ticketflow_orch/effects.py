@@ -152,7 +152,9 @@ _ON_ORGANIZATION = text(f"""
 
 _POSTED = text("""
     SELECT entry.*, exponent
-    FROM ledger_entry AS entry JOIN currency ON code = entry.currency
+    FROM settlement_period AS period
+    JOIN ledger_entry AS entry ON entry.month = period.month
+    JOIN currency ON code = entry.currency
     WHERE organization_id = CAST(:id AS bigint)
     ORDER BY posted_at DESC LIMIT CAST(:limit AS bigint)
 """)

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.settlement.posting import AMOUNTS, RECOMPUTED, month_parameters
+from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, month_parameters, recomputed
 from ticketflow_orch.settlement.windows import month_windows
 
 
@@ -35,7 +35,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """One movement of the month; `late` when it was recorded after the month's last cutoff, so not posted yet."""
+    """One movement of the month; `late` when no pass has read it, so that it is not posted yet."""
 
     external_ref: str
     kind: str
@@ -120,11 +120,9 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     key = {"organization_id": organization.id, "month": month.first_day}
     window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
     state = connection.execute(_STATE, key).one()
-    values = month_parameters(month, {organization.timezone: window}, _now(connection))
+    values = month_parameters(month, {organization.timezone: window}, LARGEST_ID)
     lines, lines_error = _lines(connection, values | {"low": organization.id, "high": organization.id})
-    movements = connection.execute(
-        _MOVEMENTS, key | {"starts_at": window.starts_at, "ends_at": window.ends_at, "cutoff": state.cutoff}
-    )
+    movements = connection.execute(_MOVEMENTS, key | {"starts_at": window.starts_at, "ends_at": window.ends_at})
     entries = connection.execute(_ENTRIES, key)
     return Explanation(
         external_ref=external_ref,
@@ -166,22 +164,18 @@ def _lines(connection: Connection, values: Mapping[str, Any]) -> tuple[tuple[Lin
         return (), str(error.orig).strip()
 
 
-def _now(connection: Connection) -> datetime:
-    moment: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return moment
-
-
 _STATE = text("""
     SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
-        (SELECT max(cutoff) FROM settlement_pass JOIN settlement_chunk USING (month, pass)
-            WHERE origin_month = :month AND settlement_pass.state = 'DONE') AS cutoff,
+        (SELECT cutoff_at FROM settlement_pass
+            WHERE state = 'DONE' AND (month = :month OR closed_through >= :month)
+            ORDER BY cutoff DESC LIMIT 1) AS cutoff,
         (SELECT string_agg(coalesce(error, reason), '; ') FROM parked_organization
             WHERE organization_id = :organization_id AND resolved_at IS NULL
                 AND (month = :month OR (month < :month AND reason IS NOT NULL))) AS parked
 """)
 
 _LINES = text(f"""
-    WITH {RECOMPUTED}
+    WITH {recomputed()}
     SELECT rounded.currency, exponent, commission_rate_bps, commission_tax_bps,
         {", ".join(f"CAST({name} AS bigint)" for name in AMOUNTS[:-1])}
     FROM rounded JOIN currency ON code = rounded.currency
@@ -192,7 +186,7 @@ _LINES = text(f"""
 _MOVEMENTS = text("""
     SELECT movement.external_ref, movement.kind, movement.is_void, target.external_ref AS reverses, movement.currency,
         exponent, movement.amount, movement.commission_rate_bps, movement.occurred_at,
-        movement.recorded_at >= coalesce(CAST(:cutoff AS timestamptz), '-infinity') AS late
+        NOT settlement_has_read(movement.id, movement.organization_id, CAST(:month AS date)) AS late
     FROM money_movement AS movement
     JOIN currency ON code = movement.currency
     LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
@@ -205,6 +199,7 @@ _ENTRIES = text(f"""
     SELECT month, sequence, entry.currency, exponent, {", ".join(AMOUNTS)}, reason, posted_at
     FROM ledger_entry AS entry JOIN currency ON code = entry.currency
     WHERE organization_id = :organization_id AND origin_month = :month
+        AND month = ANY (SELECT period.month FROM settlement_period AS period WHERE period.month >= :month)
     ORDER BY month, entry.currency, sequence
 """)
 

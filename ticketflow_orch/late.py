@@ -84,7 +84,10 @@ _ADJUSTMENTS = text("""
     SELECT adjustment.*, external_ref, name, exponent, (
             SELECT coalesce(sum(earlier.net), 0) FROM ledger_entry AS earlier
             WHERE earlier.organization_id = adjustment.organization_id AND earlier.currency = adjustment.currency
-                AND earlier.month >= adjustment.origin_month AND earlier.origin_month = adjustment.origin_month
+                AND earlier.month = ANY (
+                    SELECT period.month FROM settlement_period AS period
+                    WHERE period.month BETWEEN adjustment.origin_month AND adjustment.month)
+                AND earlier.origin_month = adjustment.origin_month
                 AND (earlier.month, earlier.sequence) < (adjustment.month, adjustment.sequence)
         ) AS old
     FROM adjustment

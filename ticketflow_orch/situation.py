@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch import clock
-from ticketflow_orch.database import transaction
+from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.executions import Execution, stale_claims
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
@@ -69,7 +69,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
         connection.execute(
             text("SELECT set_config('statement_timeout', :longest, true)"), {"longest": _LONGEST_STATEMENT}
         )
-        database_now, difference = _clocks(connection)
+        database_now, difference = clocks(connection)
         now = clock.now(settings.fixed_clock)
         since = database_now - _DAY
         return Situation(
@@ -90,13 +90,6 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             stuck=len(stuck_payments(connection, _MOST_CASES)),
             without_ticket=len(money_without_ticket(connection, _MOST_CASES)),
         )
-
-
-def _clocks(connection: Connection) -> tuple[datetime, float]:
-    before = datetime.now(UTC)
-    database_now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    after = datetime.now(UTC)
-    return database_now, (before + (after - before) / 2 - database_now).total_seconds()
 
 
 def _key(instant: datetime) -> str:

@@ -14,14 +14,26 @@ from datetime import datetime
 from sqlalchemy import Connection, Engine
 
 from ticketflow_orch import audit as settlement_audit
+from ticketflow_orch import outbox
 from ticketflow_orch.books import audit
 from ticketflow_orch.books.balances import BalanceWriter
-from ticketflow_orch.books.periods import Closer, IncompleteClosingError, begin, end, require_next, take_back
+from ticketflow_orch.books.periods import (
+    Closer,
+    IncompleteClosingError,
+    begin,
+    end,
+    has_balances,
+    require_turn,
+    take_back,
+)
 from ticketflow_orch.books.report import CurrencyBalance, balance_totals, closing_of, organizations_left_out
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.closed_months import last_closed
-from ticketflow_orch.settlement.passes import period_state
+from ticketflow_orch.outbox import Publish
+from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
+from ticketflow_orch.settlement.due import is_changed
+from ticketflow_orch.settlement.late_movements import last_closed, next_movement_id
+from ticketflow_orch.settlement.passes import is_being_settled, period_state
 from ticketflow_orch.settlement.report import ParkedOrganization
 
 __all__ = ["ClosedBooks", "ClosingOptions", "IncompleteClosingError", "close_month"]
@@ -33,10 +45,14 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class ClosingOptions:
-    """How a month is closed; none of it changes what its balances say. See `settings` for units."""
+    """How a month is closed; none of it changes what its balances say. See `settings` for units.
+
+    `writer_wait` is for the settlement of what came since the month was settled.
+    """
 
     chunk_size: int = 20_000
     parked_limit: int = 100
+    writer_wait: float = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +85,20 @@ def close_month(
     closed_by: str,
     run_id: str,
     options: ClosingOptions | None = None,
+    publish: Publish = outbox.append,
 ) -> ClosedBooks:
     """Write the balances of `month` and freeze it, or raise; may be repeated, killed and run several times at once.
 
-    First the month's ledger is frozen, then it is judged as it will stay, then balances are written in chunks, a
-    transaction each, and when none is missing the month is closed. A run that was killed in between leaves a month that
-    is being closed, and the next run goes on. `now` is the business time (aware); `closed_by` and `run_id` are recorded
-    beside the role that the database knows.
+    What came since the month was settled is settled first, also where a run that began to do so was killed. Then the
+    month's ledger is frozen, then it is judged as it will stay, then balances are written in chunks, a transaction
+    each, and when none is missing the month is closed. A run that was killed in between leaves a month that is being
+    closed, and the next run goes on; once a balance is written the month is not judged again, since it can only be
+    finished. `now` is the business time (aware); `closed_by` and `run_id` are recorded beside the role that the
+    database knows. `engine` must allow three connections.
 
     Raises:
-        InputError: the month may not be closed: it is not settled, or being settled, or not the next in turn, or the
-            ledger or the balances before it are not as they should be. Nothing is closed then.
+        InputError: the month may not be closed: it is not settled, or not the next in turn, or the ledger or the
+            balances before it are not as they should be. Nothing is closed then.
         IncompleteClosingError: the month is not closed yet; says why, and running it again goes on from here.
     """
     options = options or ClosingOptions()
@@ -87,13 +106,19 @@ def close_month(
     with engine.connect() as connection:
         state = period_state(connection, month)
         if state not in {"CLOSING", "CLOSED"}:
-            require_next(connection, month, now, first_month)
+            require_turn(connection, month, now, first_month)
+    if state == "SETTLED":
+        _settle_what_came_since(
+            engine, month, now=now, first_month=first_month, closer=Closer(closed_by, run_id), options=options,
+            publish=publish,
+        )  # fmt: skip
+        with engine.connect() as connection:
             _require_fit(connection, month)
     rows_new = 0
     if state != "CLOSED":
         begin(engine, month, now, first_month)
         with engine.connect() as connection:
-            unfit = _unfit(connection, month)
+            unfit = None if has_balances(connection, month) else _unfit(connection, month)
         if unfit is not None:
             take_back(engine, month)
             raise InputError(unfit)
@@ -107,6 +132,39 @@ def close_month(
             rows_new=rows_new,
             seconds=time.monotonic() - started,
         )
+
+
+def _settle_what_came_since(
+    engine: Engine,
+    month: Month,
+    *,
+    now: datetime,
+    first_month: Month,
+    closer: Closer,
+    options: ClosingOptions,
+    publish: Publish,
+) -> None:
+    """Settle what was recorded before this moment; what comes while the month is being closed is the next one's.
+
+    Raises:
+        IncompleteClosingError: the settlement did not come to its end; says why.
+    """
+    with engine.connect() as connection:
+        if not (is_being_settled(connection, month) or is_changed(connection, month, next_movement_id(connection))):
+            return
+    try:
+        settle_month(
+            engine, month, now=now, first_month=first_month, run_id=closer.run_id, settled_by=closer.name,
+            options=SettlementOptions(
+                chunk_size=options.chunk_size, workers=1, writer_wait=options.writer_wait,
+                parked_limit=options.parked_limit,
+            ),
+            publish=publish,
+        )  # fmt: skip
+    except IncompleteSettlementError as error:
+        raise IncompleteClosingError(
+            f"{month} is not closed, because what came since it was settled is not settled yet: {error}"
+        ) from error
 
 
 def _write_balances(engine: Engine, month: Month, closer: Closer, options: ClosingOptions) -> int:

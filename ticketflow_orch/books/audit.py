@@ -43,7 +43,7 @@ def broken_chain(connection: Connection, month: Month) -> Finding:
 
 
 def changed_since_closing(connection: Connection, month: Month) -> Finding:
-    """Balances of `month` that are not what the ledger says, and what was posted into it after it was closed."""
+    """Balances of `month` that are not what was posted since the balances before."""
     return _ask(connection, month, _CHANGED)
 
 
@@ -60,7 +60,7 @@ _EXAMPLES = """
 
 _MISSING = text(f"""
     WITH period AS (
-        SELECT state, coalesce(closed_at, clock_timestamp()) AS closed_at FROM settlement_period WHERE month = :month
+        SELECT state FROM settlement_period WHERE month = :month
     ), wanted (organization_id, currency, what) AS (
         SELECT DISTINCT organization_id, currency, 'has entries and no balance' FROM ledger_entry WHERE month = :month
         UNION ALL
@@ -77,9 +77,8 @@ _MISSING = text(f"""
         SELECT organization_id, currency, 'has an opening balance of ' || amount || ' and no balance'
         FROM opening_balance, period
         WHERE balance_month IS NULL AND period.state = 'CLOSING' AND NOT EXISTS (
-            SELECT FROM organization_balance AS before
-            WHERE before.organization_id = opening_balance.organization_id
-                AND before.currency = opening_balance.currency)
+            SELECT FROM organization_balance AS there
+            WHERE there.organization_id = opening_balance.organization_id AND there.month = :month)
     ), bad AS (
         SELECT DISTINCT ON (organization_id, currency) wanted.* FROM wanted
         WHERE NOT EXISTS (
@@ -87,9 +86,12 @@ _MISSING = text(f"""
             WHERE balance.organization_id = wanted.organization_id AND balance.month = :month
                 AND balance.currency = wanted.currency)
             AND NOT EXISTS (
+                SELECT FROM organization_left_out AS left_out
+                WHERE left_out.organization_id = wanted.organization_id AND left_out.month = :month)
+            AND NOT EXISTS (
                 SELECT FROM parked_organization AS parked, period
-                WHERE parked.organization_id = wanted.organization_id AND parked.month <= :month
-                    AND since <= closed_at AND (resolved_at IS NULL OR resolved_at > closed_at))
+                WHERE period.state = 'CLOSING' AND parked.organization_id = wanted.organization_id
+                    AND parked.month <= :month AND resolved_at IS NULL)
         ORDER BY organization_id, currency, what
     )
     {_EXAMPLES}
@@ -99,8 +101,9 @@ _BROKEN = text(f"""
     WITH balance AS (
         SELECT * FROM organization_balance WHERE month = :month
     ), linked AS (
-        SELECT balance.*, previous.month AS true_month, previous.closing AS true_opening, (
-                SELECT amount FROM opening_balance
+        SELECT balance.*, previous.month AS true_month,
+            CAST(coalesce(previous.closing, 0) AS numeric) AS true_opening, (
+                SELECT coalesce(sum(amount), 0) FROM opening_balance
                 WHERE opening_balance.organization_id = balance.organization_id
                     AND opening_balance.currency = balance.currency AND balance_month = :month
             ) AS brought, (
@@ -119,21 +122,12 @@ _BROKEN = text(f"""
                 WHEN true_month IS DISTINCT FROM previous_month THEN 'follows ' || coalesce(
                     to_char(previous_month, 'YYYY-MM'), 'nothing') || ' instead of ' || coalesce(
                     to_char(true_month, 'YYYY-MM'), 'nothing')
-                WHEN opening <> coalesce(true_opening, brought, 0) THEN
-                    'opens with ' || opening || ' instead of ' || coalesce(true_opening, brought, 0)
+                WHEN opening <> true_opening + brought THEN
+                    'opens with ' || opening || ' instead of ' || true_opening + brought
                 ELSE 'returned ' || returned || ', while ' || came_back || ' came back'
             END AS what
         FROM linked
-        WHERE true_month IS DISTINCT FROM previous_month OR opening <> coalesce(true_opening, brought, 0)
-            OR returned <> came_back
-        UNION ALL
-        -- Brought along too late: under the latest balance, which nothing can be added to.
-        SELECT organization_id, currency, 'an opening balance of ' || amount || ' came after the first balance'
-        FROM opening_balance
-        WHERE balance_month IS NULL AND :month = (
-            SELECT max(latest.month) FROM organization_balance AS latest
-            WHERE latest.organization_id = opening_balance.organization_id
-                AND latest.currency = opening_balance.currency)
+        WHERE true_month IS DISTINCT FROM previous_month OR opening <> true_opening + brought OR returned <> came_back
     )
     {_EXAMPLES}
 """)
@@ -142,19 +136,16 @@ _CHANGED = text(f"""
     WITH posted AS (
         SELECT balance.organization_id, balance.currency, balance.net, coalesce(entry.net, 0) AS posted_net
         FROM organization_balance AS balance CROSS JOIN LATERAL (
-            SELECT sum(ledger_entry.net) AS net FROM ledger_entry
+            SELECT sum(ledger_entry.net) AS net
+            FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
             WHERE ledger_entry.organization_id = balance.organization_id AND ledger_entry.currency = balance.currency
-                AND month > coalesce(CAST(balance.previous_month AS date), '-infinity') AND month <= :month
+                AND period.month > coalesce(CAST(balance.previous_month AS date), '-infinity')
+                AND period.month <= :month
         ) AS entry
         WHERE balance.month = :month
     ), bad AS (
         SELECT organization_id, currency, 'balanced ' || net || ', posted ' || posted_net AS what
         FROM posted WHERE net <> posted_net
-        UNION ALL
-        SELECT organization_id, currency, 'was posted ' || sum(net) || ' after the month was closed'
-        FROM ledger_entry
-        WHERE month = :month AND posted_at > (SELECT closed_at FROM settlement_period WHERE month = :month)
-        GROUP BY organization_id, currency
     )
     {_EXAMPLES}
 """)

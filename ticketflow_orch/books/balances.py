@@ -79,7 +79,8 @@ class BalanceWriter:
 
 # An organization takes part with all its keys or with none, so its latest balance of any key tells up to where all its
 # entries are in balances, and a key that carries an amount has one of that month. What comes back and what is brought
-# along is marked by the statement that counts it.
+# along is marked by the statement that counts it; an opening balance that was entered while a month was being closed is
+# brought along in the next. The ledger is found by month first, so periods are joined one by one.
 _WRITE = text("""
     WITH member AS MATERIALIZED (
         SELECT organization.id AS organization_id, (
@@ -106,17 +107,14 @@ _WRITE = text("""
         UPDATE opening_balance SET balance_month = CAST(:month AS date)
         FROM member
         WHERE opening_balance.organization_id = member.organization_id AND opening_balance.balance_month IS NULL
-            AND NOT EXISTS (
-                SELECT FROM organization_balance AS before
-                WHERE before.organization_id = opening_balance.organization_id
-                    AND before.currency = opening_balance.currency)
         RETURNING opening_balance.organization_id, opening_balance.currency, opening_balance.amount
     ), part (organization_id, currency, net, returned, brought) AS (
         SELECT member.organization_id, entry.currency, entry.net, 0, 0
         FROM member CROSS JOIN LATERAL (
-            SELECT currency, sum(net) AS net FROM ledger_entry
+            SELECT currency, sum(net) AS net
+            FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
             WHERE ledger_entry.organization_id = member.organization_id
-                AND month > coalesce(member.last_month, '-infinity') AND month <= CAST(:month AS date)
+                AND period.month > coalesce(member.last_month, '-infinity') AND period.month <= CAST(:month AS date)
             GROUP BY currency
         ) AS entry
         UNION ALL
@@ -133,8 +131,8 @@ _WRITE = text("""
         FROM part GROUP BY organization_id, currency
     ), balance AS (
         SELECT movement.organization_id, movement.currency, previous.month AS previous_month,
-            coalesce(previous.closing, brought) AS opening, net, returned,
-            coalesce(previous.closing, brought) + net + returned AS due
+            coalesce(previous.closing, 0) + brought AS opening, net, returned,
+            coalesce(previous.closing, 0) + brought + net + returned AS due
         FROM movement LEFT JOIN LATERAL (
             SELECT month, closing FROM organization_balance AS before
             WHERE before.organization_id = movement.organization_id AND before.currency = movement.currency

@@ -13,8 +13,8 @@ from ticketflow_orch.books.audit import missing_balances
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.closed_months import last_closed
 from ticketflow_orch.settlement.due import months_over
+from ticketflow_orch.settlement.late_movements import last_closed
 from ticketflow_orch.settlement.passes import period_state
 
 
@@ -31,16 +31,14 @@ class Closer:
 
 
 def next_to_close(connection: Connection, now: datetime, first_month: Month) -> Month | None:
-    """The month whose turn it is: after the last closed one, else the first with movements or entries; None: nobody's.
+    """The month whose turn it is: after the last closed one, else the first with movements or a settlement.
 
-    `now` is the business time (aware): a month that is not over has no turn.
+    `now` is the business time (aware): a month that is not over has no turn. None: it is nobody's.
     """
     closed = last_closed(connection)
     if closed is not None:
         return closed.next()
-    over = months_over(connection, now, first_month)[:1]
-    touched = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
-    return min([*over, *([Month.of_day(touched)] if touched is not None else [])], default=None)
+    return next(iter(months_over(connection, now, first_month)), None)
 
 
 def months_to_close(connection: Connection, now: datetime, first_month: Month) -> Iterator[Month]:
@@ -62,6 +60,14 @@ def ready_since(connection: Connection, month: Month) -> datetime | None:
 
 def require_next(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
     """Raise InputError unless it is the turn of `month` and its state allows to close it."""
+    require_turn(connection, month, now, first_month)
+    why_not = _why_not(connection, month)
+    if why_not is not None:
+        raise InputError(why_not)
+
+
+def require_turn(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
+    """Raise InputError unless it is the turn of `month`, whatever its state."""
     turn = next_to_close(connection, now, first_month)
     if turn is not None and turn < month:
         state = period_state(connection, turn)
@@ -71,9 +77,6 @@ def require_next(connection: Connection, month: Month, now: datetime, first_mont
             f"{turn.previous()} is closed already, so nothing before it is; what comes late for {month} is adjusted in "
             f"{turn}."
         )
-    why_not = _why_not(connection, month)
-    if why_not is not None:
-        raise InputError(why_not)
 
 
 def _why_not(connection: Connection, month: Month) -> str | None:
@@ -121,6 +124,15 @@ def take_back(engine: Engine, month: Month) -> None:
         )
 
 
+def has_balances(connection: Connection, month: Month) -> bool:
+    """Whether a balance of `month` is written: it was found fit then, and its closing can only be finished."""
+    return bool(
+        connection.execute(
+            text("SELECT EXISTS (SELECT FROM organization_balance WHERE month = :month)"), {"month": month.first_day}
+        ).scalar_one()
+    )
+
+
 def is_being_closed(connection: Connection, month: Month) -> bool:
     """Whether there is something left to close; its state then stays for as long as the transaction lasts.
 
@@ -142,6 +154,7 @@ def end(engine: Engine, month: Month, closer: Closer) -> Finding:
         connection.execute(_LOCK_PERIODS)
         missing = missing_balances(connection, month)
         if is_being_closed(connection, month) and not missing.count:
+            connection.execute(_LEFT_OUT, {"month": month.first_day})
             connection.execute(_CLOSE, {"month": month.first_day, "by": closer.name, "run_id": closer.run_id})
         return missing
 
@@ -151,6 +164,15 @@ def end(engine: Engine, month: Month, closer: Closer) -> Finding:
 _LOCK_PERIODS = text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
 
 _LOCK_PERIOD = text("SELECT state FROM settlement_period WHERE month = :month FOR UPDATE")
+
+# By name, so that no later comparison of two clocks has to find out who was parked at this moment.
+_LEFT_OUT = text("""
+    INSERT INTO organization_left_out (month, organization_id)
+    SELECT DISTINCT CAST(:month AS date), organization_id FROM parked_organization AS parked
+    WHERE parked.month <= CAST(:month AS date) AND resolved_at IS NULL AND NOT EXISTS (
+        SELECT FROM organization_balance AS balance
+        WHERE balance.organization_id = parked.organization_id AND balance.month = CAST(:month AS date))
+""")
 
 _CLOSE = text("""
     UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = :by,

@@ -90,11 +90,8 @@ _LEFT_OUT = text("""
     SELECT DISTINCT ON (organization.id) external_ref, parked.month, coalesce(error, reason) AS why, since
     FROM parked_organization AS parked
     JOIN organization ON organization.id = parked.organization_id
-    JOIN settlement_period AS period ON period.month = :month
-    WHERE parked.month <= :month AND since <= closed_at AND (resolved_at IS NULL OR resolved_at > closed_at)
-        AND NOT EXISTS (
-            SELECT FROM organization_balance AS balance
-            WHERE balance.organization_id = organization.id AND balance.month = :month)
-    ORDER BY organization.id, parked.month
+    JOIN organization_left_out AS left_out ON left_out.organization_id = organization.id AND left_out.month = :month
+    WHERE parked.month <= :month
+    ORDER BY organization.id, resolved_at IS NOT NULL, parked.month
     LIMIT :limit
 """)

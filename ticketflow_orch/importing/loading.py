@@ -109,13 +109,23 @@ _INSERT = {
             CAST(:import_id AS bigint)
         FROM linked_reservation WHERE present_id IS NULL ORDER BY line
     """),
-    # One statement, because a movement may reverse one that comes later in the file.
+    # One statement, because a movement may reverse one that comes later in the file. What tells the order of recording
+    # is drawn here, under the table's lock, and takes the place of the ids by which staged rows know each other.
     MONEY_MOVEMENTS: text("""
+        WITH drawn AS MATERIALIZED (
+            SELECT staged_id, nextval('money_movement_id_seq') AS id
+            FROM (SELECT id AS staged_id FROM linked_money_movement WHERE present_id IS NULL ORDER BY line) AS fresh
+        )
         INSERT INTO money_movement (id, external_ref, organization_id, reservation_id, kind, is_void, reverses_id,
             currency, amount, commission_rate_bps, commission_tax_bps, reason, occurred_at, import_id)
-        SELECT id, external_ref, organization_id, reservation_id, kind, is_void, reverses_id,
-            currency, amount, commission_rate_bps, commission_tax_bps, reason, occurred_at, CAST(:import_id AS bigint)
-        FROM linked_money_movement WHERE present_id IS NULL ORDER BY line
+        OVERRIDING SYSTEM VALUE
+        SELECT drawn.id, external_ref, organization_id, reservation_id, kind, is_void,
+            coalesce(target.id, reverses_id), currency, amount, commission_rate_bps, commission_tax_bps, reason,
+            occurred_at, CAST(:import_id AS bigint)
+        FROM linked_money_movement AS linked
+        JOIN drawn ON drawn.staged_id = linked.id
+        LEFT JOIN drawn AS target ON target.staged_id = linked.reverses_id
+        ORDER BY drawn.id
     """),
     OPENING_BALANCES: text("""
         INSERT INTO opening_balance (id, organization_id, currency, amount, import_id)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.kinds import KINDS
@@ -13,21 +13,43 @@ from ticketflow_orch.importing.loading import Counts
 from ticketflow_orch.importing.turn import import_turn, vacuum
 
 _FOREIGN_KEY_VIOLATION = "23503"
+_LOCK_NOT_AVAILABLE = "55P03"
 
-# The same question as the guards on both tables ask, answered with a name.
+# The same questions as the guards on both tables ask, answered with a name.
 _SETTLED = text("""
-    WITH brought AS (
-        SELECT organization_id, min(recorded_at) AS since FROM money_movement
-        WHERE import_id = CAST(:import_id AS bigint) GROUP BY organization_id
+    SELECT external_ref, month FROM (
+        SELECT external_ref, cut.month
+        FROM money_movement
+        JOIN organization ON organization.id = organization_id
+        JOIN settlement_window AS cut USING (timezone)
+        WHERE money_movement.import_id = CAST(:import_id AS bigint)
+            AND occurred_at >= cut.starts_at AND occurred_at < cut.ends_at
+            AND settlement_has_read(money_movement.id, organization_id, cut.month)
         UNION ALL
-        SELECT id, '-infinity' FROM organization WHERE import_id = CAST(:import_id AS bigint)
-    )
-    SELECT organization.external_ref, ledger_entry.month
-    FROM brought
-    JOIN ledger_entry ON ledger_entry.organization_id = brought.organization_id AND posted_at > brought.since
-    JOIN organization ON organization.id = brought.organization_id
-    ORDER BY ledger_entry.month, organization.external_ref
+        SELECT external_ref, period.month
+        FROM organization CROSS JOIN settlement_period AS period
+        JOIN ledger_entry ON ledger_entry.month = period.month AND ledger_entry.organization_id = organization.id
+        WHERE import_id = CAST(:import_id AS bigint)
+    ) AS settled
+    ORDER BY month, external_ref
     LIMIT 1
+""")
+
+# Passes that nobody works on at this moment: they have read nothing of what goes, and the next run begins another.
+_LET_GO = text("""
+    WITH waiting AS MATERIALIZED (
+        SELECT chunk.month, chunk.pass FROM settlement_chunk AS chunk JOIN settlement_pass USING (month, pass)
+        WHERE settlement_pass.state = 'RUNNING' AND chunk.state = 'PLANNED'
+        ORDER BY chunk.month, chunk.pass, origin_month, low_id
+        FOR UPDATE OF chunk NOWAIT
+    ), dropped AS (
+        DELETE FROM settlement_chunk USING (SELECT DISTINCT month, pass FROM waiting) AS let_go
+        WHERE settlement_chunk.month = let_go.month AND settlement_chunk.pass = let_go.pass
+            AND settlement_chunk.state = 'PLANNED'
+    )
+    UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
+        planned_at = coalesce(planned_at, clock_timestamp())
+    WHERE state = 'RUNNING'
 """)
 
 _BALANCED = text("""
@@ -61,6 +83,7 @@ def undo_import(engine: Engine, import_id: int) -> UndoResult:
     with import_turn(engine, deletes=True) as connection:
         source = _require_there(connection, import_id)
         _require_unsettled(connection, import_id)
+        _let_go_of_passes(connection, import_id)
         removed = Counts(**{kind.name: _delete(connection, kind.table, import_id) for kind in reversed(KINDS)})
         connection.execute(
             text("UPDATE data_import SET undone_at = clock_timestamp() WHERE id = CAST(:import_id AS bigint)"),
@@ -83,11 +106,6 @@ def _require_there(connection: Connection, import_id: int) -> str:
 
 
 def _require_unsettled(connection: Connection, import_id: int) -> None:
-    running = connection.execute(text("SELECT min(month) FROM settlement_pass WHERE state = 'RUNNING'")).scalar_one()
-    if running is not None:
-        raise InputError(
-            f"Import {import_id} cannot be undone while month {running:%Y-%m} is being settled; try again afterwards."
-        )
     settled = connection.execute(_SETTLED, {"import_id": import_id}).one_or_none()
     if settled is not None:
         raise InputError(
@@ -100,6 +118,25 @@ def _require_unsettled(connection: Connection, import_id: int) -> None:
             f"Import {import_id} cannot be undone: the books of {balanced.balance_month:%Y-%m} open with what it "
             f"brought for organization {balanced.external_ref!r}; correct it by a MANUAL movement."
         )
+
+
+def _let_go_of_passes(connection: Connection, import_id: int) -> None:
+    """Give up the passes that are left running: what they have not read is about to go.
+
+    Raises:
+        InputError: a run works on one of them at this moment.
+    """
+    month = connection.execute(text("SELECT min(month) FROM settlement_pass WHERE state = 'RUNNING'")).scalar_one()
+    if month is None:
+        return
+    try:
+        connection.execute(_LET_GO)
+    except OperationalError as error:
+        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+            raise
+        raise InputError(
+            f"Import {import_id} cannot be undone while month {month:%Y-%m} is being settled; try again afterwards."
+        ) from error
 
 
 def _delete(connection: Connection, table: str, import_id: int) -> int:

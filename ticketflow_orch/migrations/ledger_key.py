@@ -14,7 +14,9 @@ from sqlalchemy.exc import IntegrityError
 from ticketflow_orch.migrations.online import build_index, drop_index, with_short_lock
 
 KEY = ("organization_id", "month", "currency", "origin_month", "sequence")
+MONTH_KEY = ("month", "organization_id", "currency", "origin_month", "sequence")
 INDEX = "ledger_entry_key"
+MONTH_INDEX = "ledger_entry_month_key"
 NUMBERING_INDEX = "ledger_entry_numbering_idx"
 CONSTRAINT = "ledger_entry_pkey"
 
@@ -98,6 +100,21 @@ def contract(connection: Connection) -> None:
     drop_index(connection, NUMBERING_INDEX)
 
 
+def begin_with_month(connection: Connection) -> None:
+    """Build the key that begins with the month beside the one that begins with the organization, then take its place.
+
+    Writers name the constraint, never its columns, so those of old code work on before, during and after.
+    """
+    if _is_by_month(connection):
+        return
+    build_index(connection, MONTH_INDEX, "ledger_entry", MONTH_KEY, unique=True)
+    switch = (
+        f"ALTER TABLE ledger_entry DROP CONSTRAINT {CONSTRAINT};"
+        f"ALTER TABLE ledger_entry ADD CONSTRAINT {CONSTRAINT} PRIMARY KEY USING INDEX {MONTH_INDEX}"
+    )
+    with_short_lock(connection, switch, table="ledger_entry")
+
+
 def learn_sequence(connection: Connection) -> None:
     """Add `sequence`, empty, let rows be numbered but not changed, and build the index that numbering needs."""
     with_short_lock(connection, _LEARN_SEQUENCE, table="ledger_entry")
@@ -148,3 +165,12 @@ def number_rows(connection: Connection, *, batch: int = 20_000) -> int:
 def _is_attached(connection: Connection) -> bool:
     found = connection.execute(text("SELECT 1 FROM pg_constraint WHERE conname = :name"), {"name": CONSTRAINT})
     return found.first() is not None
+
+
+def _is_by_month(connection: Connection) -> bool:
+    """Whether the key's first column is the month already."""
+    first = text("""
+        SELECT attname FROM pg_constraint JOIN pg_attribute ON attrelid = conrelid AND attnum = conkey[1]
+        WHERE conname = :name
+    """)
+    return connection.execute(first, {"name": CONSTRAINT}).scalar_one_or_none() == "month"

@@ -55,7 +55,16 @@ def with_short_lock(
     )
 
 
-def build_index(connection: Connection, name: str, table: str, columns: Sequence[str], *, unique: bool = False) -> None:
+def build_index(
+    connection: Connection,
+    name: str,
+    table: str,
+    columns: Sequence[str],
+    *,
+    unique: bool = False,
+    include: Sequence[str] = (),
+    method: str = "btree",
+) -> None:
     """A valid and ready index `name`, built CONCURRENTLY; a leftover of a failed try is dropped first.
 
     A try that meets duplicates leaves an invalid index that enforces nothing; one that is cancelled or loses patience
@@ -70,8 +79,10 @@ def build_index(connection: Connection, name: str, table: str, columns: Sequence
         return
     drop_index(connection, name)
     kind = "UNIQUE INDEX" if unique else "INDEX"
+    carried = f" INCLUDE ({', '.join(include)})" if include else ""
+    where = f"{table} USING {method} ({', '.join(columns)}){carried}"
     try:
-        _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {table} ({', '.join(columns)})")
+        _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {where}")
     except IntegrityError as error:
         detail = getattr(getattr(error.orig, "diag", None), "message_detail", None)
         raise InputError(

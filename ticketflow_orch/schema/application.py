@@ -101,7 +101,7 @@ reservation = table(
 
 money_movement = table(
     "money_movement",
-    identity(),
+    identity(always=True),
     text_column("external_ref", unique=True),
     reference("organization_id", "organization.id"),
     reference("reservation_id", "reservation.id", nullable=True),
@@ -144,9 +144,9 @@ money_movement = table(
         "money_movement_settlement_idx",
         "organization_id",
         "occurred_at",
-        postgresql_include=["currency", "kind", "amount", "commission_rate_bps", "commission_tax_bps", "recorded_at"],
+        postgresql_include=["currency", "kind", "amount", "commission_rate_bps", "commission_tax_bps", "id"],
     ),
-    index("money_movement_instants_idx", "recorded_at", "occurred_at", postgresql_using="brin"),
+    index("money_movement_order_idx", "id", "occurred_at", postgresql_using="brin"),
     index("money_movement_reservation_id_idx", "reservation_id", where="reservation_id IS NOT NULL"),
     index("money_movement_reverses_id_idx", "reverses_id", where="reverses_id IS NOT NULL"),
     index("money_movement_voided_once", "reverses_id", unique=True, where="is_void"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 from sqlalchemy import CheckConstraint, Column, ForeignKey, ForeignKeyConstraint
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from ticketflow_orch.schema.columns import (
     AMOUNTS,
@@ -31,6 +32,7 @@ settlement_period = table(
     text_column("closed_by", nullable=True),
     *(text_column(name, nullable=True) for name in ("closed_role", "closed_run_id")),
     *(instant(name, nullable=True) for name in ("paid_at", "stated_at")),
+    column("read_to", sa.BigInteger, nullable=True),
     one_of("state", "OPEN", "SETTLED", "CLOSING", "CLOSED"),
     *(exactly_when(name, "state <> 'OPEN'") for name in ("settled_at", "settled_by")),
     *(exactly_when(name, "state = 'CLOSED'") for name in ("closed_at", "closed_by", "closed_role")),
@@ -50,11 +52,14 @@ settlement_pass = table(
     "settlement_pass",
     month("month", ForeignKey("settlement_period.month"), primary_key=True),
     Column("pass", sa.Integer, CheckConstraint("pass >= 1"), primary_key=True),
-    instant("cutoff"),
+    stamp("cutoff_at"),
     text_column("state", server_default="RUNNING"),
     instant("planned_at", nullable=True),
     stamp("started_at"),
     instant("finished_at", nullable=True),
+    column("cutoff", sa.BigInteger),
+    month("closed_through", nullable=True),
+    column("is_full", sa.Boolean, server_default=sa.text("false")),
     one_of("state", "RUNNING", "DONE", "GIVEN_UP"),
     exactly_when("finished_at", "state <> 'RUNNING'"),
     CheckConstraint("state = 'RUNNING' OR planned_at IS NOT NULL"),
@@ -73,13 +78,21 @@ settlement_chunk = table(
     text_column("error", nullable=True),
     text_column("worker", nullable=True),
     instant("finished_at", nullable=True),
+    column("organizations", ARRAY(sa.BigInteger), nullable=True),
     CheckConstraint("origin_month <= month"),
     CheckConstraint("high_id >= low_id"),
+    CheckConstraint("high_id IS NOT NULL OR organizations IS NULL"),
     one_of("state", "PLANNED", "DONE", "FAILED"),
     exactly_when("error", "state = 'FAILED'"),
     exactly_when("finished_at", "state <> 'PLANNED'"),
     ForeignKeyConstraint(["month", "pass"], ["settlement_pass.month", "settlement_pass.pass"]),
     index("settlement_chunk_planned_idx", "month", "pass", "origin_month", "low_id", where="state = 'PLANNED'"),
+)
+
+organization_left_out = table(
+    "organization_left_out",
+    month("month", ForeignKey("settlement_period.month"), primary_key=True),
+    Column("organization_id", sa.BigInteger, ForeignKey("organization.id"), primary_key=True),
 )
 
 parked_organization = table(
@@ -123,7 +136,7 @@ ledger_entry = table(
     text_column("run_id", nullable=True),
     count("sequence", sa.Integer),
     sa.PrimaryKeyConstraint(
-        "organization_id", "month", "currency", "origin_month", "sequence", name="ledger_entry_pkey"
+        "month", "organization_id", "currency", "origin_month", "sequence", name="ledger_entry_pkey"
     ),
     CheckConstraint("origin_month <= month", name="ledger_entry_origin_month_check"),
     CheckConstraint(

@@ -1,26 +1,26 @@
 """The monthly settlement: what every organization's movements of a month come to, posted once to the cent.
 
-`settle_month` is the whole of it. `passes` begins, plans and ends a pass, `closed_months` says what it takes in for
-months that are closed, `cutting` cuts chunks, `drain` works through them, `posting` holds the SQL that counts, `report`
-says what came of it. `dry_run` says beforehand what would.
+`settle_month` is the whole of it. `passes` begins, plans and ends a pass, `late_movements` says who can have changed
+since the last one and what is taken in for closed months, `cutting` cuts chunks, `drain` works through them, `posting`
+holds the SQL that counts, `report` says what came of it. `dry_run` says beforehand what would.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch import outbox
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import Publish
-from ticketflow_orch.settlement.closed_months import takes_postings
 from ticketflow_orch.settlement.drain import Drain
+from ticketflow_orch.settlement.late_movements import next_movement_id, takes_postings
 from ticketflow_orch.settlement.passes import (
     Drained,
     IncompleteSettlementError,
@@ -29,7 +29,7 @@ from ticketflow_orch.settlement.passes import (
     drained,
     finish,
     give_up,
-    period_state,
+    is_read,
     plan,
     require_over,
     wait_for_writers,
@@ -40,24 +40,33 @@ from ticketflow_orch.settlement.report import ParkedOrganization, parked_in_pass
 __all__ = ["Drained", "IncompleteSettlementError", "SettlementOptions", "SettlementResult", "settle_month"]
 
 
+# A run joins the pass that it finds running, and then sees to one that began after itself; more than that takes other
+# runs that give up what this one works on.
+_PASSES = 5
+
+
 @dataclass(frozen=True, slots=True)
 class SettlementOptions:
-    """How a settlement is carried out; none of it changes what is posted. See `settings` for units."""
+    """How a settlement is carried out; none of it changes what is posted. See `settings` for units.
+
+    `full`: recompute every organization, whatever earlier passes have read.
+    """
 
     chunk_size: int = 20_000
     chunk_pause: float = 0
     workers: int = 2
     writer_wait: float = 60
     parked_limit: int = 100
+    full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class SettlementResult:
-    """What a pass did, over all the runs that worked on it.
+    """What a run's passes did, with the other runs that worked on them; `settlement` is the last of them.
 
-    `cutoff` (UTC): it looked at what was recorded before. `joined`: another run had begun the pass. Rows: settlement
-    rows written, adjustments written, rows found as they should be. `seconds`: this run's wall time.
-    `settlement` is None where nothing may be posted any more: the month, or a later one, is closed or being closed.
+    `joined`: the last one was begun by another run. Rows: settlement rows written, adjustments written, and of the rows
+    looked at those found as they should be. `seconds`: this run's wall time. `settlement` is None where nothing may be
+    posted any more: the month, or a later one, is closed or being closed.
     """
 
     month: Month
@@ -73,7 +82,7 @@ class SettlementResult:
 
     @property
     def rows(self) -> int:
-        """All rows that the pass looked at."""
+        """All rows that the passes looked at."""
         return self.rows_new + self.rows_adjusted + self.rows_existing
 
     @property
@@ -97,16 +106,18 @@ def settle_month(
 ) -> SettlementResult:
     """Settle `month` completely, or raise; may be repeated, killed and run several times at once.
 
-    A pass posts recomputed minus posted: everything at first, nothing when nothing came late, otherwise adjustments.
-    A run that finds a pass under way joins it, and every run ends only when the month is settled. Only a pass on which
-    too many organizations fail is given up, so that the next run sees what was mended.
+    A pass posts recomputed minus posted: everything at first, nothing when nothing came late, otherwise adjustments. A
+    run that finds a pass running joins it. It ends only when the month is settled with all that was recorded before
+    the run began: a pass that had begun earlier is followed by another, which looks at what has changed since. Only a
+    pass on which too many organizations fail is given up, so that the next one sees what was corrected.
 
     `now` is the business time (aware), `run_id` and `settled_by` are recorded. `engine` must allow `workers` + 2
     connections. `publish` writes an outbox event in the transaction it is given. `progress` is called about once a
     second from the calling thread; `stop`, once set, ends the run after the chunks in hand.
 
     Raises:
-        InputError: the month is before `first_month` or not over in every zone in use; nothing was written.
+        InputError: the month is before `first_month` or not over in every zone in use, or this host's clock and the
+            database's disagree; nothing was written.
         IncompleteSettlementError: the month is not settled; says why, and running it again goes on from here.
     """
     options = options or SettlementOptions()
@@ -117,34 +128,72 @@ def settle_month(
         require_over(connection, month, now)
         if not takes_postings(connection, month):
             return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
-    settlement, joined = begin_or_join(engine, month)
-    wait_for_writers(engine, settlement, options.writer_wait)
-    windows = plan(engine, settlement, options.chunk_size)
-    drain = Drain(
-        engine=engine, settlement=settlement, windows=windows, run_id=run_id, pause=options.chunk_pause,
-        parked_limit=options.parked_limit, stop=stop or threading.Event(),
-    )  # fmt: skip
-    try:
-        drain.run(options.workers, progress)
-    except ParkedLimitError:
-        give_up(engine, settlement)
-        raise
-    finish(engine, settlement, now, settled_by, publish)
-    with engine.connect() as connection:
-        if period_state(connection, month) == "OPEN":
-            raise IncompleteSettlementError(
-                f"{month} is still open after its pass {settlement.number}; settle it again."
-            )
-        posted = posted_by_pass(connection, settlement)
-        return SettlementResult(
-            month=month,
-            settlement=settlement,
-            joined=joined,
-            chunks=drained(connection, settlement).total,
-            rows_new=posted.rows_new,
-            rows_adjusted=posted.rows_adjusted,
-            rows_existing=posted.rows_existing,
-            parked=parked_in_pass(connection, settlement),
-            workers=options.workers,
-            seconds=time.monotonic() - started,
-        )
+        boundary = next_movement_id(connection)
+    run = _Run(engine, run_id, settled_by, now, options, publish, progress, stop or threading.Event())
+    passes: dict[int, tuple[Pass, bool]] = {}
+    for _ in range(_PASSES):
+        settlement, joined = begin_or_join(engine, month, full=options.full)
+        passes[settlement.number] = settlement, joined
+        run.carry_out(settlement, boundary)
+        with engine.connect() as connection:
+            done = is_read(connection, month, boundary)
+            if done and settlement.is_full >= options.full:
+                return _result(connection, passes, options.workers, time.monotonic() - started)
+    raise IncompleteSettlementError(
+        f"{month} is not settled after {_PASSES} passes that this run worked on; other runs gave them up, or new time "
+        "zones kept coming into use. Settle it again."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """What a run brings to each pass that it works on."""
+
+    engine: Engine
+    run_id: str
+    settled_by: str
+    now: datetime
+    options: SettlementOptions
+    publish: Publish
+    progress: Callable[[Drained], None]
+    stop: threading.Event
+
+    def carry_out(self, settlement: Pass, boundary: int) -> None:
+        """Bring the pass to its end: done by this run or another, or given up.
+
+        Raises:
+            ParkedLimitError: too many organizations fail on what was recorded before `boundary`, the run's beginning.
+        """
+        wait_for_writers(self.engine, settlement, self.options.writer_wait)
+        try:
+            windows = plan(self.engine, settlement, self.options.chunk_size, self.options.parked_limit)
+            drain = Drain(
+                engine=self.engine, settlement=settlement, windows=windows, run_id=self.run_id,
+                pause=self.options.chunk_pause, parked_limit=self.options.parked_limit, stop=self.stop,
+            )  # fmt: skip
+            drain.run(self.options.workers, self.progress)
+        except ParkedLimitError:
+            give_up(self.engine, settlement)
+            if settlement.cutoff > boundary:
+                raise
+            return
+        finish(self.engine, settlement, self.now, self.settled_by, self.publish)
+
+
+def _result(
+    connection: Connection, passes: Mapping[int, tuple[Pass, bool]], workers: int, seconds: float
+) -> SettlementResult:
+    settlement, joined = passes[max(passes)]
+    posted = [posted_by_pass(connection, each) for each, _ in passes.values()]
+    return SettlementResult(
+        month=settlement.month,
+        settlement=settlement,
+        joined=joined,
+        chunks=sum(drained(connection, each).total for each, _ in passes.values()),
+        rows_new=sum(one.rows_new for one in posted),
+        rows_adjusted=sum(one.rows_adjusted for one in posted),
+        rows_existing=sum(one.rows_existing for one in posted),
+        parked=parked_in_pass(connection, settlement),
+        workers=workers,
+        seconds=seconds,
+    )

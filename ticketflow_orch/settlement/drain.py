@@ -126,7 +126,11 @@ class Drain:
             ).one_or_none()
             if due is None:
                 return
-            middle = connection.execute(_SECOND_HALF, key | {"last": chunk.last_id}).scalar_one_or_none()
+            if chunk.organizations is None:
+                middle = connection.execute(_SECOND_HALF, key | {"last": chunk.last_id}).scalar_one_or_none()
+            else:
+                half = len(chunk.organizations) // 2
+                middle = chunk.organizations[half] if half else None
             if middle is not None:
                 connection.execute(_SPLIT, key | {"middle": middle})
                 return
@@ -145,7 +149,7 @@ class Drain:
             name = connection.execute(_NAME, key).scalar_one()
             raise ParkedLimitError(
                 f"{parked} organizations are parked in {self.settlement.month} and {name} fails too ({error}); "
-                "mend the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
+                "correct the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
             )
         connection.execute(_PARK, key | {"error": error})
         connection.execute(_CHUNK_FAILED, key | {"error": error, "worker": worker_name()})
@@ -159,7 +163,7 @@ def worker_name() -> str:
 def _take_chunk(connection: Connection, settlement: Pass) -> Chunk | None:
     row = connection.execute(
         text("""
-            SELECT origin_month, low_id, high_id FROM settlement_chunk
+            SELECT origin_month, low_id, high_id, organizations FROM settlement_chunk
             WHERE month = :month AND pass = :pass AND state = 'PLANNED'
             ORDER BY origin_month, low_id
             LIMIT 1
@@ -167,7 +171,10 @@ def _take_chunk(connection: Connection, settlement: Pass) -> Chunk | None:
         """),
         settlement.key,
     ).one_or_none()
-    return None if row is None else Chunk(Month.of_day(row.origin_month), row.low_id, row.high_id)
+    if row is None:
+        return None
+    listed = None if row.organizations is None else tuple(row.organizations)
+    return Chunk(Month.of_day(row.origin_month), row.low_id, row.high_id, listed)
 
 
 def _chunk_key(settlement: Pass, chunk: Chunk) -> dict[str, object]:
@@ -196,13 +203,18 @@ _SECOND_HALF = text("""
     ORDER BY id OFFSET (SELECT organizations / 2 FROM range) LIMIT 1
 """)
 
+# The insertion reads the row as it was before: both queries see one snapshot.
 _SPLIT = text("""
     WITH first_half AS (
-        UPDATE settlement_chunk SET high_id = CAST(:middle AS bigint) - 1
+        UPDATE settlement_chunk SET high_id = CAST(:middle AS bigint) - 1, organizations = (
+            SELECT array_agg(id ORDER BY id) FROM unnest(organizations) AS id WHERE id < CAST(:middle AS bigint))
         WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
     )
-    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id)
-    VALUES (:month, :pass, :origin, CAST(:middle AS bigint), CAST(:high AS bigint))
+    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id, organizations)
+    SELECT month, pass, origin_month, CAST(:middle AS bigint), high_id, (
+            SELECT array_agg(id ORDER BY id) FROM unnest(organizations) AS id WHERE id >= CAST(:middle AS bigint))
+    FROM settlement_chunk
+    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
 """)
 
 _NAME = text("SELECT external_ref FROM organization WHERE id >= :low ORDER BY id LIMIT 1")

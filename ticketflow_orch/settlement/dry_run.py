@@ -10,17 +10,23 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.csv_cells import exact, plain
 from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.settlement.closed_months import LATE_CHUNKS, late_windows, months_to_watch, takes_postings
 from ticketflow_orch.settlement.cutting import cut
-from ticketflow_orch.settlement.passes import require_over, zones_in_use
-from ticketflow_orch.settlement.posting import AMOUNTS, DIFFERENCE, Chunk, month_parameters
+from ticketflow_orch.settlement.late_movements import (
+    CHANGED_CHUNKS,
+    Unread,
+    months_to_watch,
+    read_to,
+    takes_postings,
+)
+from ticketflow_orch.settlement.passes import in_unknown_zones, require_over, zones_in_use
+from ticketflow_orch.settlement.posting import AMOUNTS, IN_LIST, IN_RANGE, Chunk, chunk_parameters, difference
 from ticketflow_orch.settlement.windows import month_windows
 
 
@@ -59,14 +65,15 @@ class WouldPostTotal:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a pass of `month` would post of what was recorded before `cutoff`; nothing was written.
+    """What a pass of `month` would post of the movements below the id `cutoff`, at `cutoff_at`; nothing was written.
 
     `posts_nothing_more`: the month, or a later one, is closed or being closed. `listed` are the first entries. Each of
     `would_be_parked` is an organization, the month it fails in and the database's error.
     """
 
     month: Month
-    cutoff: datetime
+    cutoff: int
+    cutoff_at: datetime
     posts_nothing_more: bool
     totals: tuple[WouldPostTotal, ...]
     listed: tuple[WouldPost, ...]
@@ -106,7 +113,7 @@ def dry_run(
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:
         require_over(connection, month, now)
-        cutoff = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        cutoff, cutoff_at = connection.execute(_CUTOFF).one()
         open_month = takes_postings(connection, month)
         if open_month:
             comparison = _Comparison(connection, month, cutoff, counted)
@@ -115,7 +122,13 @@ def dry_run(
                     counted.add(entry)
                     write(month, entry)
     return DryRun(
-        month, cutoff, not open_month, counted.totals(), tuple(counted.listed), tuple(counted.would_be_parked)
+        month=month,
+        cutoff=cutoff,
+        cutoff_at=cutoff_at,
+        posts_nothing_more=not open_month,
+        totals=counted.totals(),
+        listed=tuple(counted.listed),
+        would_be_parked=tuple(counted.would_be_parked),
     )
 
 
@@ -145,7 +158,7 @@ class _Comparison:
 
     connection: Connection
     month: Month
-    cutoff: datetime
+    cutoff: int
     counted: _Counted
 
     def chunks(self, size: int) -> Iterator[tuple[Chunk, dict[str, Window]]]:
@@ -153,21 +166,25 @@ class _Comparison:
         timezones = zones_in_use(self.connection)
         watched = months_to_watch(self.connection, self.month, timezones, self.cutoff)
         windows = month_windows(self.connection, (*watched, self.month), timezones)
-        if watched:
-            late = late_windows({origin: windows[origin] for origin in watched})
-            for row in self.connection.execute(_LATE_CHUNKS, late | {"cutoff": self.cutoff, "size": size}).all():
-                origin = Month.of_day(row.origin_month)
-                yield Chunk(origin, row.low_id, row.high_id), windows[origin]
-        for low, high in cut(self.connection, size):
+        for row in in_unknown_zones(self.connection, self.month, (*watched, self.month), self.cutoff):
+            self.counted.would_be_parked.append((row.external_ref, Month.of_day(row.origin_month), row.error))
+        is_first = read_to(self.connection, [self.month])[self.month] == 0
+        own = None if is_first else self.month
+        others = {month: windows[month] for month in (*watched, *([] if own is None else [own]))}
+        unread = Unread.of(self.connection, others, self.cutoff, own=own)
+        for row in self.connection.execute(_CHANGED_CHUNKS, unread.parameters() | {"size": size}).all():
+            origin = Month.of_day(row.origin_month)
+            yield Chunk(origin, row.low_id, row.high_id, tuple(row.organizations)), windows[origin]
+        for low, high in cut(self.connection, size) if is_first else ():
             yield Chunk(self.month, low, high), windows[self.month]
 
     def entries(self, chunk: Chunk, windows: dict[str, Window]) -> Iterator[WouldPost]:
         """What would be posted for a chunk; one that fails on data is halved down to the organization that fails."""
-        parameters = month_parameters(chunk.origin, windows, self.cutoff)
-        parameters |= {"month": self.month.first_day, "low": chunk.low_id, "high": chunk.last_id}
+        parameters = chunk_parameters(self.month, chunk, windows, self.cutoff)
+        statement = _WOULD_POST if chunk.organizations is None else _WOULD_POST_FOR_LISTED
         try:
             with self.connection.begin_nested():
-                rows = self.connection.execute(_WOULD_POST, parameters).all()
+                rows = self.connection.execute(statement, parameters).all()
         except DBAPIError as error:
             if not is_data_fault(error):
                 raise
@@ -182,12 +199,15 @@ class _Comparison:
 
     def _halves(self, chunk: Chunk, windows: dict[str, Window], error: str) -> Iterator[WouldPost]:
         found = self.connection.execute(_ORGANIZATIONS, {"low": chunk.low_id, "high": chunk.last_id}).all()
+        if chunk.organizations is not None:
+            found = [row for row in found if row.id in chunk.organizations]
         if len(found) == 1:
             self.counted.would_be_parked.append((found[0].external_ref, chunk.origin, error))
             return
-        middle = found[len(found) // 2].id
-        yield from self.entries(Chunk(chunk.origin, chunk.low_id, middle - 1), windows)
-        yield from self.entries(Chunk(chunk.origin, middle, chunk.high_id), windows)
+        ids, half = tuple(row.id for row in found), len(found) // 2
+        listed = (None, None) if chunk.organizations is None else (ids[:half], ids[half:])
+        yield from self.entries(Chunk(chunk.origin, chunk.low_id, ids[half] - 1, listed[0]), windows)
+        yield from self.entries(Chunk(chunk.origin, ids[half], chunk.high_id, listed[1]), windows)
 
 
 @contextmanager
@@ -227,21 +247,31 @@ def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
     return plain(entry.external_ref), str(month), str(entry.origin), kind, entry.currency, *written
 
 
-_LATE_CHUNKS = text(f"{LATE_CHUNKS} SELECT * FROM late_chunk ORDER BY origin_month, low_id")
+# What a pass would draw; asked without drawing, which is a write.
+_CUTOFF = text("SELECT last_value + CAST(is_called AS integer), clock_timestamp() FROM money_movement_id_seq")
 
-_WOULD_POST = text(f"""
-    WITH {DIFFERENCE}
-    SELECT external_ref, difference.*, exponent, (
-            SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
-            WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                AND entry.month >= CAST(:origin AS date) AND entry.origin_month = CAST(:origin AS date)
-        ) AS posted
-    FROM difference
-    JOIN organization ON organization.id = organization_id
-    JOIN currency ON code = difference.currency
-    WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
-    ORDER BY organization_id, difference.currency
-""")
+_CHANGED_CHUNKS = text(f"{CHANGED_CHUNKS} SELECT * FROM changed_chunk ORDER BY origin_month, low_id")
+
+
+def _would_post(members: str) -> TextClause:
+    return text(f"""
+        WITH {difference(members)}
+        SELECT external_ref, difference.*, exponent, (
+                SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
+                WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
+                    AND entry.month = ANY (CAST(:posting_months AS date[]))
+                    AND entry.origin_month = CAST(:origin AS date)
+            ) AS posted
+        FROM difference
+        JOIN organization ON organization.id = organization_id
+        JOIN currency ON code = difference.currency
+        WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
+        ORDER BY organization_id, difference.currency
+    """)
+
+
+_WOULD_POST = _would_post(IN_RANGE)
+_WOULD_POST_FOR_LISTED = _would_post(IN_LIST)
 
 _ORGANIZATIONS = text("""
     SELECT id, external_ref FROM organization

@@ -7,36 +7,49 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.settlement.closed_months import came_late, last_closed, months_to_watch, takes_postings
-from ticketflow_orch.settlement.passes import period_state, zones_in_use
+from ticketflow_orch.settlement.late_movements import (
+    Unread,
+    changed_months,
+    months_to_watch,
+    takes_postings,
+)
+from ticketflow_orch.settlement.passes import zones_in_use
+from ticketflow_orch.settlement.posting import LARGEST_ID
 from ticketflow_orch.settlement.windows import month_windows
 
 
 def due_months(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
-    """The months that a settlement at `now` (aware) should take on, in order; none before `first_month`."""
-    settled = _settled(connection)
+    """The months that a settlement at `now` (aware) should take on, in order: not settled, or with a pass running.
+
+    A pass may run without a run: one that was killed, or that could not begin for writers, leaves it behind.
+    """
+    settled, running = _settled(connection), _running(connection)
     return tuple(
         month
         for month in months_over(connection, now, first_month)
-        if month not in settled and takes_postings(connection, month)
+        if (month not in settled or month in running) and takes_postings(connection, month)
     )
 
 
-def late_month(connection: Connection) -> Month | None:
-    """The month to settle again: the first that is not closed, settled before what came late by now was recorded.
+def late_months(connection: Connection) -> tuple[Month, ...]:
+    """The settled months to settle again, in order: somebody can have changed since they were last read.
 
-    Late is what it takes in: movements of its own and of all months before it. Without another pass they would wait
-    until the month after it is settled, which may have happened too: closed books are then never told of them.
+    The first that is not closed is so too when something came late for a closed month before it, because it takes that
+    in. Without another pass all this would wait until somebody asks for one.
     """
-    last = last_closed(connection)
-    month = None if last is None else last.next()
-    if month is None or period_state(connection, month) != "SETTLED" or not takes_postings(connection, month):
-        return None
-    now = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
+    months = [Month.of_day(day) for day in days.scalars()]
+    return tuple(
+        month for month in months if takes_postings(connection, month) and is_changed(connection, month, LARGEST_ID)
+    )
+
+
+def is_changed(connection: Connection, month: Month, boundary: int) -> bool:
+    """Whether a pass of `month` would find an organization that can have changed, by movements below `boundary`."""
     timezones = zones_in_use(connection)
-    watched = months_to_watch(connection, month, timezones, now)
+    watched = months_to_watch(connection, month, timezones, boundary)
     windows = month_windows(connection, (*watched, month), timezones)
-    return month if came_late(connection, windows, now) else None
+    return bool(changed_months(connection, Unread.of(connection, windows, boundary, own=month)))
 
 
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:
@@ -55,19 +68,31 @@ def months_due_at(connection: Connection, tick: datetime, first_month: Month) ->
 
 
 def months_over(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
-    """From the month of the first movement, all months that are over at `now` in every zone in use."""
+    """All months that are over at `now` in every zone in use, from the first with movements or with a settlement on.
+
+    A month that somebody settled before the first movement belongs to the row, and so do those between: books are
+    closed in order.
+    """
     zones = zones_in_use(connection)
     if not zones:
         return ()
     last = min(Month.of_instant(now, timezone) for timezone in zones).previous()
-    for month in months_between(first_month, last):
+    begun = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
+    first = None if begun is None else Month.of_day(begun)
+    for month in months_between(first_month, last if first is None else min(last, first)):
         if _has_movements(connection, month, zones):
-            return tuple(months_between(month, last))
-    return ()
+            first = month if first is None else min(month, first)
+            break
+    return () if first is None else tuple(months_between(first, last))
 
 
 def _settled(connection: Connection) -> set[Month]:
     days = connection.execute(text("SELECT month FROM settlement_period WHERE state <> 'OPEN'")).scalars()
+    return {Month.of_day(day) for day in days}
+
+
+def _running(connection: Connection) -> set[Month]:
+    days = connection.execute(text("SELECT month FROM settlement_pass WHERE state = 'RUNNING'")).scalars()
     return {Month.of_day(day) for day in days}
 
 

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, Row, text
 
-from ticketflow_orch.database import transaction
+from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.months import Month, Window, last_zone_to_finish
+from ticketflow_orch.months import Month, Window, known_zones, last_zone_to_finish
 from ticketflow_orch.outbox import OutboxEvent, Publish
-from ticketflow_orch.settlement.closed_months import PLAN_LATE, late_windows, months_to_watch, takes_postings
-from ticketflow_orch.settlement.cutting import PLAN_MONTH
+from ticketflow_orch.settlement.cutting import PLAN_ALL
+from ticketflow_orch.settlement.late_movements import (
+    PLAN_CHANGED,
+    Unread,
+    closed_before,
+    months_to_watch,
+    read_to,
+    takes_postings,
+)
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.windows import fix_windows, fixed_windows
+
+# How far this host's clock may be from the database's for a month to be settled, in seconds.
+LARGEST_CLOCK_DIFFERENCE = 60.0
 
 
 class IncompleteSettlementError(RuntimeError):
@@ -35,7 +46,20 @@ class Drained:
 
 
 def zones_in_use(connection: Connection) -> list[str]:
-    """The IANA zones of all organizations, by one index probe a zone."""
+    """The IANA zones of all organizations that the locked tzdata package knows; see `unknown_zones`."""
+    return [name for name in _distinct_zones(connection) if name in known_zones()]
+
+
+def unknown_zones(connection: Connection) -> list[str]:
+    """The zones of organizations that the locked tzdata package does not know: nobody can say when a month ends there.
+
+    Who lives in one is parked, and nobody waits for them.
+    """
+    return [name for name in _distinct_zones(connection) if name not in known_zones()]
+
+
+def _distinct_zones(connection: Connection) -> list[str]:
+    # By one index probe a zone.
     return list(
         connection.execute(
             text("""
@@ -53,11 +77,23 @@ def zones_in_use(connection: Connection) -> list[str]:
 
 
 def require_over(connection: Connection, month: Month, now: datetime) -> None:
-    """Raise InputError unless `month` is over, at `now` (aware), in every zone in use; names the last zone and when."""
-    timezone, ends_at = last_zone_to_finish(month, zones_in_use(connection) or ["UTC"])
-    if now < ends_at:
+    """Raise InputError unless `month` is over in every zone in use, by `now` (aware) and by the database's clock.
+
+    Names the last zone and when. A host whose own clock is far from the database's may settle nothing: one of the two
+    is wrong, and nobody can say which.
+    """
+    database_now, difference = clocks(connection)
+    if abs(difference) > LARGEST_CLOCK_DIFFERENCE:
+        direction = "ahead of" if difference > 0 else "behind"
         raise InputError(
-            f"{month} is not over in {timezone} before {ends_at.isoformat()}, and it is {now.isoformat()}; "
+            f"This host's clock is {abs(difference):.0f} s {direction} the database's, and more than "
+            f"{LARGEST_CLOCK_DIFFERENCE:.0f} s settle nothing; correct the clock that is wrong."
+        )
+    timezone, ends_at = last_zone_to_finish(month, zones_in_use(connection) or ["UTC"])
+    earlier = min(now, database_now)
+    if earlier < ends_at:
+        raise InputError(
+            f"{month} is not over in {timezone} before {ends_at.isoformat()}, and it is {earlier.isoformat()}; "
             "settle it from then on."
         )
 
@@ -70,13 +106,13 @@ def period_state(connection: Connection, month: Month) -> str:
     return state or "OPEN"
 
 
-def begin_or_join(engine: Engine, month: Month) -> tuple[Pass, bool]:
-    """A new pass of `month`, cut off at the database's clock, or the one under way; and whether it was joined.
+def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[Pass, bool]:
+    """A new pass of `month`, cut off at the next movement's id, or the running one; and whether it was joined.
 
     Raises:
         IncompleteSettlementError: the month began to be closed in this moment.
     """
-    parameters = {"month": month.first_day}
+    parameters = {"month": month.first_day, "full": full}
     while True:
         with transaction(engine) as connection:
             connection.execute(
@@ -85,37 +121,42 @@ def begin_or_join(engine: Engine, month: Month) -> tuple[Pass, bool]:
             # The table's lock, which the insertion holds, keeps a closing from beginning before we have ended.
             if not takes_postings(connection, month):
                 raise IncompleteSettlementError(f"{month} is being closed at this moment; nothing is posted in it.")
-            begun = connection.execute(
-                text("""
-                    INSERT INTO settlement_pass (month, pass, cutoff)
-                    SELECT CAST(:month AS date), 1 + coalesce(max(pass), CAST(
-                        EXISTS (SELECT FROM ledger_entry WHERE month = CAST(:month AS date)) AS integer)),
-                        clock_timestamp()
-                    FROM settlement_pass WHERE month = CAST(:month AS date)
-                    ON CONFLICT DO NOTHING
-                    RETURNING pass AS number, cutoff
-                """),
-                parameters,
-            ).one_or_none()
+            begun = connection.execute(_BEGIN, parameters).one_or_none()
         if begun is not None:
-            return Pass(month, begun.number, begun.cutoff), False
+            return Pass(month, *begun), False
         with engine.connect() as connection:
-            running = connection.execute(
-                text("SELECT pass AS number, cutoff FROM settlement_pass WHERE month = :month AND state = 'RUNNING'"),
-                parameters,
-            ).one_or_none()
+            running = connection.execute(_RUNNING, parameters).one_or_none()
         if running is not None:
-            return Pass(month, running.number, running.cutoff), True
+            return Pass(month, *running), True
         # It ended between the two statements: the next try begins the following one.
+
+
+def is_being_settled(connection: Connection, month: Month) -> bool:
+    """Whether a pass of `month` is running, whether or not a run works on it."""
+    return connection.execute(_RUNNING, {"month": month.first_day}).one_or_none() is not None
+
+
+def is_read(connection: Connection, month: Month, boundary: int) -> bool:
+    """Whether `month` is settled with all that was recorded about it below the movement id `boundary`."""
+    return bool(
+        connection.execute(
+            text("""
+                SELECT EXISTS (
+                    SELECT FROM settlement_period
+                    WHERE month = :month AND state <> 'OPEN' AND read_to >= CAST(:boundary AS bigint))
+            """),
+            {"month": month.first_day, "boundary": boundary},
+        ).scalar_one()
+    )
 
 
 def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
     """Wait until every transaction that has written movements by now, and has not ended, has ended.
 
-    A movement carries the clock of its insert, and its transaction holds ROW EXCLUSIVE on the table from before that
-    until after it is visible. So after this wait all that was recorded before now is visible or rolled back, and no
-    writer was held up. CREATE INDEX CONCURRENTLY waits in the same way. A pass that is planned has waited already:
-    who joins it does not wait for writers that came after its cutoff.
+    A movement's id is drawn while its transaction holds ROW EXCLUSIVE on the table, which it does until the movement is
+    visible. So after this wait all ids below the cutoff are visible or rolled back, and no writer was held up. CREATE
+    INDEX CONCURRENTLY waits in the same way. A pass that is planned has waited already: who joins it does not wait for
+    writers that came after its cutoff.
 
     Raises:
         IncompleteSettlementError: after `patience` seconds some are still open; names them.
@@ -134,10 +175,15 @@ def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
             awaited = {transaction: name for transaction, name in awaited.items() if transaction in still}
 
 
-def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[str, Window]]:
+def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int) -> dict[Month, dict[str, Window]]:
     """Cut the pass into chunks, once; returns the time windows of each month it is about.
 
-    Besides the month itself, the first month that is not closed takes in what came late for the closed months before.
+    The first pass of a month looks at all organizations, a later one at those that can have changed. The first month
+    that is not closed takes in what came late for the closed months before it. Organizations in unknown zones are
+    parked.
+
+    Raises:
+        ParkedLimitError: more than `parked_limit` organizations are in zones that nobody knows.
     """
     with transaction(engine) as connection:
         planned_at = connection.execute(
@@ -145,21 +191,72 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int) -> dict[Month, dict[
             settlement.key,
         ).scalar_one()
         if planned_at is None:
-            timezones = zones_in_use(connection)
-            watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
-            fix_windows(connection, (settlement.month, *watched), timezones)
-            connection.execute(PLAN_MONTH, settlement.key | {"size": chunk_size})
-            if watched:
-                windows = fixed_windows(connection, watched)
-                connection.execute(
-                    PLAN_LATE,
-                    settlement.key | late_windows(windows) | {"size": chunk_size, "cutoff": settlement.cutoff},
-                )
+            closed_through = closed_before(connection, settlement.month)
+            _cut(connection, settlement, chunk_size, parked_limit)
             connection.execute(
-                text("UPDATE settlement_pass SET planned_at = clock_timestamp() WHERE month = :month AND pass = :pass"),
-                settlement.key,
+                text("""
+                    UPDATE settlement_pass SET planned_at = clock_timestamp(), closed_through = CAST(:through AS date)
+                    WHERE month = :month AND pass = :pass
+                """),
+                settlement.key | {"through": None if closed_through is None else closed_through.first_day},
             )
         return planned_windows(connection, settlement)
+
+
+def in_unknown_zones(
+    connection: Connection, month: Month, months: Sequence[Month], cutoff: int
+) -> Sequence[Row[tuple[int, str, date, str]]]:
+    """Who cannot be settled by a pass of `month` about `months`, because nobody knows when months end in their zones.
+
+    Those active in `month`, and those with movements that may lie in one of `months`; a month too many is no harm: it
+    is looked at for them when their zone is known. Columns: organization_id, external_ref, origin_month, error.
+    """
+    unknown = unknown_zones(connection)
+    if not unknown:
+        return ()
+    # Wherever they live, they are within a day of UTC.
+    spans = {each: each.window("UTC") for each in months}
+    return connection.execute(
+        _IN_UNKNOWN_ZONES,
+        {
+            "month": month.first_day,
+            "after": month.next().first_day,
+            "cutoff": cutoff,
+            "unknown": unknown,
+            "months": [each.first_day for each in spans],
+            "starts": [span.starts_at for span in spans.values()],
+            "ends": [span.ends_at for span in spans.values()],
+        },
+    ).all()
+
+
+def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit: int) -> None:
+    timezones = zones_in_use(connection)
+    watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
+    months = (*watched, settlement.month)
+    fix_windows(connection, months, timezones)
+    windows = fixed_windows(connection, months)
+    is_first = read_to(connection, [settlement.month])[settlement.month] == 0
+    everybody = [month for month in months if settlement.is_full or (is_first and month == settlement.month)]
+    connection.execute(
+        PLAN_ALL, settlement.key | {"size": chunk_size, "origins": [month.first_day for month in everybody]}
+    )
+    others = {month: windows.get(month, {}) for month in months if month not in everybody}
+    own = settlement.month if settlement.month in others else None
+    unread = Unread.of(connection, others, settlement.cutoff, own=own)
+    connection.execute(PLAN_CHANGED, unread.parameters() | settlement.key | {"size": chunk_size})
+    left = in_unknown_zones(connection, settlement.month, months, settlement.cutoff)
+    organizations = len({row.organization_id for row in left})
+    if organizations > parked_limit:
+        raise ParkedLimitError(
+            f"{organizations} organizations are in time zones that tzdata does not know, such as "
+            f"{left[0].external_ref} ({left[0].error}); then settle the month again."
+        )
+    if left:
+        connection.execute(
+            _PARK,
+            [{"id": row.organization_id, "month": row.origin_month, "error": row.error} for row in left],
+        )
 
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
@@ -197,63 +294,52 @@ def latest_progress(connection: Connection, month: Month) -> Drained:
 
 
 def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, publish: Publish) -> bool:
-    """End the pass and settle its month, when no chunk is due; returns whether this call did it.
+    """End the pass, settle its month and note what was read, when no chunk is due; returns whether this call did it.
 
-    Raises:
-        IncompleteSettlementError: a time zone came into use after the pass was planned.
+    Where a zone came into use after the pass was planned, nothing counts as read: the next pass looks again.
     """
     with transaction(engine) as connection:
-        ended = connection.execute(
-            text("""
-                UPDATE settlement_pass SET state = 'DONE', finished_at = clock_timestamp()
-                WHERE month = :month AND pass = :pass AND state = 'RUNNING' AND planned_at IS NOT NULL
-                    AND NOT EXISTS (
-                        SELECT FROM settlement_chunk WHERE (month, pass) = (:month, :pass) AND state = 'PLANNED')
-            """),
-            settlement.key,
-        ).rowcount
-        if not ended:
+        ended = connection.execute(_END, settlement.key).one_or_none()
+        if ended is None:
             return False
         connection.execute(_RESOLVE_PARKED, settlement.key)
         connection.execute(_TOTAL, settlement.key)
         planned = planned_windows(connection, settlement).get(settlement.month, {})
-        unplanned = set(zones_in_use(connection)) - set(planned)
-        if not unplanned:
-            settled = connection.execute(
-                text("""
-                    UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = :who
-                    WHERE month = :month AND state = 'OPEN'
-                """),
-                {"month": settlement.month.first_day, "who": settled_by},
-            ).rowcount
-            if settled:
-                publish(
-                    connection,
-                    OutboxEvent(
-                        aggregate_type="settlement_period",
-                        aggregate_id=str(settlement.month),
-                        event_type="MonthSettled",
-                        payload={"month": str(settlement.month)},
-                        dedupe_key=f"MonthSettled:{settlement.month}",
-                        occurred_at=now,
-                    ),
-                )
-    if unplanned:
-        raise IncompleteSettlementError(
-            f"{', '.join(sorted(unplanned))} came into use while {settlement.month} was being settled; settle it again."
-        )
-    return True
+        if set(zones_in_use(connection)) - set(planned):
+            return True
+        connection.execute(_READ, settlement.key | {"cutoff": settlement.cutoff, "through": ended.closed_through})
+        settled = connection.execute(
+            text("""
+                UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = :who
+                WHERE month = :month AND state = 'OPEN'
+            """),
+            {"month": settlement.month.first_day, "who": settled_by},
+        ).rowcount
+        if settled:
+            publish(
+                connection,
+                OutboxEvent(
+                    aggregate_type="settlement_period",
+                    aggregate_id=str(settlement.month),
+                    event_type="MonthSettled",
+                    payload={"month": str(settlement.month)},
+                    dedupe_key=f"MonthSettled:{settlement.month}",
+                    occurred_at=now,
+                ),
+            )
+        return True
 
 
 def give_up(engine: Engine, settlement: Pass) -> None:
-    """End a pass that does not come to its end, so that the next run begins one whose cutoff is after what is mended.
+    """End a pass that does not come to its end, so that the next one's cutoff is after what was corrected.
 
     What it posted stays, and the next pass finds it. Waits for the chunks that are in a worker's hands.
     """
     with transaction(engine) as connection:
         ended = connection.execute(
             text("""
-                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp()
+                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
+                    planned_at = coalesce(planned_at, clock_timestamp())
                 WHERE month = :month AND pass = :pass AND state = 'RUNNING'
             """),
             settlement.key,
@@ -290,14 +376,68 @@ def _writers(connection: Connection) -> dict[str, str]:
     return {row.virtualtransaction: f"process {row.pid} ({row.application})" for row in rows}
 
 
-# An organization that was parked for a month is mended when a pass has looked at it and did not fail on it.
+_RUNNING = text("""
+    SELECT pass, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = :month AND state = 'RUNNING'
+""")
+
+_BEGIN = text("""
+    INSERT INTO settlement_pass (month, pass, cutoff, is_full)
+    SELECT CAST(:month AS date), 1 + coalesce(max(pass), CAST(
+        EXISTS (SELECT FROM ledger_entry WHERE month = CAST(:month AS date)) AS integer)),
+        nextval('money_movement_id_seq'), CAST(:full AS boolean)
+    FROM settlement_pass WHERE month = CAST(:month AS date)
+    ON CONFLICT DO NOTHING
+    RETURNING pass, cutoff, cutoff_at, is_full
+""")
+
+_END = text("""
+    UPDATE settlement_pass SET state = 'DONE', finished_at = clock_timestamp()
+    WHERE month = :month AND pass = :pass AND state = 'RUNNING' AND planned_at IS NOT NULL
+        AND NOT EXISTS (
+            SELECT FROM settlement_chunk WHERE (month, pass) = (:month, :pass) AND state = 'PLANNED')
+    RETURNING closed_through
+""")
+
+_READ = text("""
+    UPDATE settlement_period SET read_to = CAST(:cutoff AS bigint)
+    WHERE (month = CAST(:month AS date) OR month <= CAST(:through AS date))
+        AND (read_to IS NULL OR read_to < CAST(:cutoff AS bigint))
+""")
+
+_IN_UNKNOWN_ZONES = text("""
+    SELECT organization.id AS organization_id, external_ref, origin_month,
+        'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error
+    FROM organization CROSS JOIN unnest(
+        CAST(:months AS date[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+    ) AS span (origin_month, starts_at, ends_at)
+    WHERE timezone = ANY (CAST(:unknown AS text[])) AND (
+        (origin_month = CAST(:month AS date) AND joined_on < CAST(:after AS date)
+            AND (left_on IS NULL OR left_on >= CAST(:month AS date)))
+        OR EXISTS (
+            SELECT FROM money_movement
+            WHERE organization_id = organization.id AND money_movement.id < CAST(:cutoff AS bigint)
+                AND occurred_at >= starts_at - interval '1 day' AND occurred_at < ends_at + interval '1 day'))
+    ORDER BY organization.id, origin_month
+""")
+
+_PARK = text("""
+    INSERT INTO parked_organization (organization_id, month, error) VALUES (:id, :month, :error)
+    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
+        DO UPDATE SET error = excluded.error
+""")
+
+# An organization that was parked for a month is well when a pass has looked at it and did not fail on it, which it
+# cannot do where it does not know the zone.
 _RESOLVE_PARKED = text("""
     UPDATE parked_organization SET resolved_at = clock_timestamp()
-    FROM settlement_chunk AS chunk
+    FROM settlement_chunk AS chunk, organization, settlement_window AS cut
     WHERE chunk.month = :month AND chunk.pass = :pass AND chunk.state = 'DONE'
         AND parked_organization.month = chunk.origin_month AND parked_organization.error IS NOT NULL
         AND resolved_at IS NULL
         AND organization_id BETWEEN chunk.low_id AND coalesce(chunk.high_id, organization_id)
+        AND (chunk.organizations IS NULL OR organization_id = ANY (chunk.organizations))
+        AND organization.id = organization_id
+        AND cut.month = chunk.origin_month AND cut.timezone = organization.timezone
 """)
 
 # What was posted since the pass that wrote them last, also by one that was given up; a month may be old and have none.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, TextClause, text
 
-from ticketflow_orch.months import Month, Window
+from ticketflow_orch.months import Month, Window, months_between
 
 LARGEST_ID = 2**63 - 1
 
@@ -29,10 +29,20 @@ ROUNDED_LINE = """captures, refunds, chargebacks, fees,
             CAST(round(exact_commission) AS bigint) AS commission,
             CAST(round(round(exact_commission) * commission_tax_bps * 0.0001) AS bigint) AS commission_tax"""
 
-# Shape and order decide the plan, which reads the chunk's organizations in key order and of the movements only the
-# month's part of an index. The zero movement gives every active organization its row in its own currency; it carries
-# the organization's own rates, because there it seldom makes one more line to round.
-RECOMPUTED = f"""
+# A chunk is a range of organizations, or a list of those that can have changed.
+IN_RANGE = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint) AND {id} <> ALL (CAST(:left_out AS bigint[]))"
+IN_LIST = "= ANY (CAST(:organizations AS bigint[]))"
+TO_CUTOFF = "CAST(:cutoff AS bigint)"
+
+
+def recomputed(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
+    """The queries `line`, `rounded` and `recomputed`: what the movements of the members come to, up to the cutoff.
+
+    Shape and order decide the plan, which reads the chunk's organizations in key order and of the movements only the
+    month's part of an index. The zero movement gives every active organization its row in its own currency; it carries
+    the organization's own rates, because there it seldom makes one more line to round.
+    """
+    return f"""
     time_window AS MATERIALIZED (
         SELECT * FROM unnest(
             CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
@@ -48,15 +58,14 @@ RECOMPUTED = f"""
             FROM money_movement
             WHERE organization_id = organization.id
                 AND occurred_at >= time_window.starts_at AND occurred_at < time_window.ends_at
-                AND recorded_at < CAST(:cutoff AS timestamptz)
+                AND money_movement.id < {cutoff}
             UNION ALL
             SELECT organization.currency, 'CAPTURE', 0, organization.commission_rate_bps,
                 organization.commission_tax_bps
             WHERE joined_on < CAST(:next_origin AS date)
                 AND (left_on IS NULL OR left_on >= CAST(:origin AS date))
         ) AS movement
-        WHERE organization.id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-            AND organization.id <> ALL (CAST(:left_out AS bigint[]))
+        WHERE organization.id {members.format(id="organization.id")}
         GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
     ), rounded AS (
         SELECT organization_id, currency, commission_rate_bps, commission_tax_bps, {ROUNDED_LINE}
@@ -72,21 +81,23 @@ RECOMPUTED = f"""
         GROUP BY organization_id, currency
     )"""
 
-POSTED = f"""
-    posted AS (
+
+def difference(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
+    """`recomputed` minus what is posted, for every key that either side knows, as the query `difference`.
+
+    Posted in the months of `:posting_months`, which are named one by one because the ledger's key begins with them.
+    `differs` is false where nothing came late.
+    """
+    return f"""
+    {recomputed(members, cutoff)}, posted AS (
         SELECT organization_id, currency,
             {", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in AMOUNTS)},
             max(sequence) FILTER (WHERE month = CAST(:month AS date)) AS last_sequence
         FROM ledger_entry
-        WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-            AND organization_id <> ALL (CAST(:left_out AS bigint[]))
-            AND month >= CAST(:origin AS date) AND origin_month = CAST(:origin AS date)
+        WHERE month = ANY (CAST(:posting_months AS date[])) AND origin_month = CAST(:origin AS date)
+            AND organization_id {members.format(id="organization_id")}
         GROUP BY organization_id, currency
-    )"""
-
-# Recomputed minus posted, for every key that either side knows; `differs` is false where nothing came late.
-DIFFERENCE = f"""
-    {RECOMPUTED}, {POSTED}, difference AS (
+    ), difference AS (
         SELECT organization_id, currency, posted.organization_id IS NULL AS is_new, posted.last_sequence,
             {", ".join(f"coalesce(recomputed.{name}, 0) - coalesce(posted.{name}, 0) AS {name}" for name in AMOUNTS)},
             ({", ".join(f"coalesce(recomputed.{name}, 0)" for name in AMOUNTS)})
@@ -94,12 +105,13 @@ DIFFERENCE = f"""
         FROM recomputed FULL JOIN posted USING (organization_id, currency)
     )"""
 
+
 _COLUMNS = f"organization_id, month, currency, origin_month, sequence, {', '.join(AMOUNTS)}"
 
 # For a pass that began when the ledger held nothing of the month. Without ON CONFLICT, which costs a sixth of a
 # settlement and has nothing to do here: the chunk is locked. Should somebody else post all the same, the key refuses.
 _POST_FIRST = text(f"""
-    WITH {RECOMPUTED}
+    WITH {recomputed()}
     INSERT INTO ledger_entry ({_COLUMNS}, settlement_pass, run_id)
     SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date), 0, {", ".join(AMOUNTS)},
         CAST(:pass AS integer), CAST(:run_id AS text)
@@ -109,39 +121,47 @@ _POST_FIRST = text(f"""
 
 # Until statistics know of a month, the planner would find what is posted by reading all of the month through its BRIN
 # index, once a chunk, where the key's index has the chunk's entries side by side.
-_WITHOUT_BITMAPS = text("SET LOCAL enable_bitmapscan = off")
+WITHOUT_BITMAPS = text("SET LOCAL enable_bitmapscan = off")
 
-_POST_DIFFERENCE = text(f"""
-    WITH {DIFFERENCE}, inserted AS (
-        INSERT INTO ledger_entry ({_COLUMNS}, reason, settlement_pass, run_id)
-        SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date), coalesce(last_sequence + 1, 0),
-            {", ".join(AMOUNTS)},
-            CASE WHEN is_new AND CAST(:month AS date) = CAST(:origin AS date) THEN NULL
-                ELSE 'recomputed minus posted' END,
-            CAST(:pass AS integer), CAST(:run_id AS text)
-        FROM difference
-        WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
-        ORDER BY organization_id, currency
-        ON CONFLICT ON CONSTRAINT ledger_entry_pkey DO NOTHING
-        RETURNING reason IS NULL AS is_new
-    )
-    SELECT (SELECT count(*) FROM inserted WHERE is_new) AS rows_new,
-        (SELECT count(*) FROM inserted WHERE NOT is_new) AS rows_adjusted,
-        (SELECT count(*) FROM posted) AS rows_existing
-""")
+
+def _post_difference(members: str) -> TextClause:
+    return text(f"""
+        WITH {difference(members)}, inserted AS (
+            INSERT INTO ledger_entry ({_COLUMNS}, reason, settlement_pass, run_id)
+            SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date),
+                coalesce(last_sequence + 1, 0), {", ".join(AMOUNTS)},
+                CASE WHEN is_new AND CAST(:month AS date) = CAST(:origin AS date) THEN NULL
+                    ELSE 'recomputed minus posted' END,
+                CAST(:pass AS integer), CAST(:run_id AS text)
+            FROM difference
+            WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
+            ORDER BY organization_id, currency
+            ON CONFLICT ON CONSTRAINT ledger_entry_pkey DO NOTHING
+            RETURNING reason IS NULL AS is_new
+        )
+        SELECT (SELECT count(*) FROM inserted WHERE is_new) AS rows_new,
+            (SELECT count(*) FROM inserted WHERE NOT is_new) AS rows_adjusted,
+            (SELECT count(*) FROM posted) AS rows_existing
+    """)
+
+
+_POST_DIFFERENCE = _post_difference(IN_RANGE)
+_POST_DIFFERENCE_OF_LISTED = _post_difference(IN_LIST)
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One settlement of `month`: it looks at what was recorded before `cutoff` (UTC).
+    """One settlement of `month`: it reads the movements whose id is below `cutoff`, which was drawn at `cutoff_at`.
 
     `number` counts from 1; a month that had ledger entries before its first pass starts with 2, since 1 stands for
-    "nothing is posted yet".
+    "nothing is posted yet". `is_full`: it recomputes every organization, whatever the passes before have read.
     """
 
     month: Month
     number: int
-    cutoff: datetime
+    cutoff: int
+    cutoff_at: datetime
+    is_full: bool = False
 
     @property
     def key(self) -> dict[str, Any]:
@@ -151,11 +171,15 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The organizations from `low_id` to `high_id` (None: all from there on), looked at for the month `origin`."""
+    """The organizations from `low_id` to `high_id` (None: all from there on), looked at for the month `origin`.
+
+    Where `organizations` are named, only those of them.
+    """
 
     origin: Month
     low_id: int
     high_id: int | None
+    organizations: tuple[int, ...] | None = None
 
     @property
     def last_id(self) -> int:
@@ -172,8 +196,8 @@ class Posted:
     rows_existing: int = 0
 
 
-def month_parameters(origin: Month, windows: dict[str, Window], cutoff: datetime) -> dict[str, Any]:
-    """The parameters that `RECOMPUTED` takes for the month it is about, over all organizations but those `left_out`."""
+def month_parameters(origin: Month, windows: dict[str, Window], cutoff: int) -> dict[str, Any]:
+    """The parameters that `recomputed` takes for the month it is about, over all organizations but those `left_out`."""
     timezones: Sequence[str] = sorted(windows)
     return {
         "origin": origin.first_day,
@@ -188,6 +212,19 @@ def month_parameters(origin: Month, windows: dict[str, Window], cutoff: datetime
     }
 
 
+def chunk_parameters(month: Month, chunk: Chunk, windows: dict[str, Window], cutoff: int) -> dict[str, Any]:
+    """The parameters that `difference` takes for a chunk of a pass of `month`."""
+    parameters = month_parameters(chunk.origin, windows, cutoff)
+    if chunk.organizations is not None:
+        parameters["organizations"] = list(chunk.organizations)
+    return parameters | {
+        "month": month.first_day,
+        "posting_months": [each.first_day for each in months_between(chunk.origin, month)],
+        "low": chunk.low_id,
+        "high": chunk.last_id,
+    }
+
+
 def post_chunk(
     connection: Connection, settlement: Pass, chunk: Chunk, windows: dict[str, Window], run_id: str, *, first: bool
 ) -> Posted:
@@ -195,9 +232,10 @@ def post_chunk(
 
     `first`: nothing of the month is posted yet, so nothing is looked up; should that be wrong, the key refuses.
     """
-    parameters = month_parameters(chunk.origin, windows, settlement.cutoff) | settlement.key
-    parameters |= {"low": chunk.low_id, "high": chunk.last_id, "run_id": run_id}
+    parameters = chunk_parameters(settlement.month, chunk, windows, settlement.cutoff)
+    parameters |= settlement.key | {"run_id": run_id}
     if first and chunk.origin == settlement.month:
         return Posted(rows_new=connection.execute(_POST_FIRST, parameters).rowcount)
-    connection.execute(_WITHOUT_BITMAPS)
-    return Posted(*connection.execute(_POST_DIFFERENCE, parameters).one())
+    connection.execute(WITHOUT_BITMAPS)
+    statement = _POST_DIFFERENCE if chunk.organizations is None else _POST_DIFFERENCE_OF_LISTED
+    return Posted(*connection.execute(statement, parameters).one())

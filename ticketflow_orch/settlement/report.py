@@ -157,26 +157,24 @@ def top_organizations(
 
 
 def late_organizations(connection: Connection) -> dict[Month, int]:
-    """For each settled or closed month, how many organizations have movements recorded since its last cutoff."""
+    """For each settled or closed month, how many organizations have movements that no pass has read."""
     rows = connection.execute(
         text("""
-            WITH looked_at AS (
-                SELECT origin_month, max(cutoff) AS cutoff
-                FROM settlement_chunk JOIN settlement_pass USING (month, pass)
-                WHERE settlement_pass.state = 'DONE'
-                GROUP BY origin_month
+            WITH read AS MATERIALIZED (
+                SELECT month, read_to FROM settlement_period WHERE read_to IS NOT NULL
             )
-            SELECT origin_month, count(DISTINCT organization_id) AS organizations
+            SELECT read.month, count(DISTINCT organization_id) AS organizations
             FROM money_movement
             JOIN organization ON organization.id = organization_id
             JOIN settlement_window USING (timezone)
-            JOIN looked_at ON origin_month = settlement_window.month
-            WHERE recorded_at >= (SELECT min(cutoff) FROM looked_at) AND recorded_at >= cutoff
+            JOIN read ON read.month = settlement_window.month
+            WHERE money_movement.id >= (SELECT min(read_to) FROM read) AND money_movement.id >= read_to
+                AND occurred_at < (SELECT max(ends_at) FROM settlement_window)
                 AND occurred_at >= settlement_window.starts_at AND occurred_at < settlement_window.ends_at
-            GROUP BY origin_month
+            GROUP BY read.month
         """)
     )
-    return {Month.of_day(row.origin_month): row.organizations for row in rows}
+    return {Month.of_day(row.month): row.organizations for row in rows}
 
 
 def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
@@ -184,7 +182,7 @@ def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
     rows = connection.execute(
         text("""
             SELECT period.month, period.state, settled_at, count(pass) AS passes,
-                max(cutoff) FILTER (WHERE settlement_pass.state = 'DONE') AS cutoff,
+                max(cutoff_at) FILTER (WHERE settlement_pass.state = 'DONE') AS cutoff,
                 (SELECT count(*) FROM parked_organization WHERE month = period.month AND resolved_at IS NULL) AS parked
             FROM settlement_period AS period LEFT JOIN settlement_pass USING (month)
             GROUP BY period.month

@@ -1,7 +1,7 @@
 """What the database knows of a month's statements, read for a chunk of organizations at a time.
 
-Lines come from recomputing movements up to the cutoffs at which the ledger was posted, so that they add up to it:
-of a month that was stated before, up to the cutoff now minus up to the cutoff then.
+Lines come from recomputing movements up to the cutoffs of the passes that posted them, so that they add up to the
+ledger: of a month that was stated before, up to the cutoff now minus up to the cutoff then.
 """
 
 from __future__ import annotations
@@ -145,9 +145,10 @@ _COVERED = f"""
         SELECT balance.organization_id, balance.currency, previous_month, origin_month,
             {", ".join(f"sum({name}) AS {name}" for name in _POSTED)}
         FROM organization_balance AS balance
-        JOIN ledger_entry AS entry ON entry.organization_id = balance.organization_id
-            AND entry.currency = balance.currency AND entry.month <= CAST(:month AS date)
-            AND entry.month > coalesce(CAST(previous_month AS date), CAST('-infinity' AS date))
+        JOIN settlement_period AS period ON period.month <= CAST(:month AS date)
+            AND period.month > coalesce(CAST(previous_month AS date), CAST('-infinity' AS date))
+        JOIN ledger_entry AS entry ON entry.month = period.month AND entry.organization_id = balance.organization_id
+            AND entry.currency = balance.currency
         WHERE balance.month = CAST(:month AS date)
             AND balance.organization_id = ANY (CAST(:organizations AS bigint[]))
         GROUP BY balance.organization_id, balance.currency, previous_month, origin_month
@@ -190,7 +191,7 @@ _LINES = text(f"""
         CROSS JOIN LATERAL (VALUES (1, posted_to), (-1, posted_from)) AS side (sign, cutoff)
         JOIN money_movement AS movement ON movement.organization_id = span.organization_id
             AND movement.currency = span.currency AND occurred_at >= starts_at AND occurred_at < ends_at
-            AND recorded_at < side.cutoff
+            AND movement.id < side.cutoff
         GROUP BY span.organization_id, span.currency, origin_month, sign, movement.commission_rate_bps,
             movement.commission_tax_bps
     ), rounded AS (
@@ -222,7 +223,7 @@ _MOVEMENTS = text(f"""
     FROM span
     JOIN money_movement AS movement ON movement.organization_id = span.organization_id
         AND movement.currency = span.currency AND movement.occurred_at >= starts_at AND movement.occurred_at < ends_at
-        AND movement.recorded_at < posted_to AND (posted_from IS NULL OR movement.recorded_at >= posted_from)
+        AND movement.id < posted_to AND (posted_from IS NULL OR movement.id >= posted_from)
     LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
     ORDER BY span.organization_id, span.currency, movement.occurred_at, movement.id
 """)

@@ -1,0 +1,209 @@
+"""Who can have changed since a month was last read, and which pass takes in what comes late for closed months.
+
+"Since" is a question of order: a movement's id is drawn while its transaction holds the table, and a period's `read_to`
+is the id below which a finished pass has read all movements about it. No clock is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.settlement.windows import Windows
+
+
+def next_movement_id(connection: Connection) -> int:
+    """A value that lies after every movement recorded by now and before all that will be, drawn from their sequence."""
+    return int(connection.execute(text("SELECT nextval('money_movement_id_seq')")).scalar_one())
+
+
+def last_closed(connection: Connection) -> Month | None:
+    """The last month whose books are closed; months are closed in order, so nothing is posted up to it."""
+    day = connection.execute(text("SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'")).scalar_one()
+    return None if day is None else Month.of_day(day)
+
+
+def takes_postings(connection: Connection, month: Month) -> bool:
+    """Whether anything may be posted in `month`: neither it nor a later one is closed or being closed."""
+    return not connection.execute(
+        text("SELECT EXISTS (SELECT FROM settlement_period WHERE month >= :month AND state IN ('CLOSING', 'CLOSED'))"),
+        {"month": month.first_day},
+    ).scalar_one()
+
+
+def closed_before(connection: Connection, month: Month) -> Month | None:
+    """The last closed month, if `month` is the first that is not closed, and so takes in what came late for all before.
+
+    A month that is being closed takes in nothing and lets nobody else do so: should it turn out not to be fit, what is
+    posted about it is still in its own entries alone.
+    """
+    last = last_closed(connection)
+    return last if last is not None and last.next() == month else None
+
+
+def months_to_watch(connection: Connection, month: Month, timezones: list[str], cutoff: int) -> list[Month]:
+    """The months whose late movements a pass of `month` takes in: the closed ones, if it is the first that is not.
+
+    And before them any for which movements came late: nobody had sold anything in those when they were closed.
+    """
+    closed_through = closed_before(connection, month)
+    if closed_through is None:
+        return []
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED'")).scalars()
+    closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
+    return sorted(closed | _months_before(connection, min(closed), timezones, cutoff))
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What a pass still has to look at: months, each zone's window of each, and up to which movement each was read.
+
+    `own` is the month whose active organizations must each have a row, if one of them is; `cutoff`: movements from
+    there on are left to a later pass.
+    """
+
+    windows: Windows
+    read_to: Mapping[Month, int]
+    cutoff: int
+    own: Month | None = None
+
+    @classmethod
+    def of(
+        cls, connection: Connection, windows: Windows, cutoff: int, *, own: Month | None = None, full: bool = False
+    ) -> Unread:
+        """What is unread in the months of `windows`; all of it when `full`."""
+        return cls(windows, read_to(connection, windows, full=full), cutoff, own)
+
+    def parameters(self) -> dict[str, Any]:
+        """The parameters that `CHANGED` takes."""
+        every = [(month, name, window) for month, zones in self.windows.items() for name, window in zones.items()]
+        return {
+            "months": [month.first_day for month, _, _ in every],
+            "timezones": [name for _, name, _ in every],
+            "starts": [window.starts_at for _, _, window in every],
+            "ends": [window.ends_at for _, _, window in every],
+            "read_months": [month.first_day for month in self.read_to],
+            "read_to": list(self.read_to.values()),
+            "least": min(self.read_to.values(), default=0),
+            "earliest": min((window.starts_at for _, _, window in every), default=None),
+            "latest": max((window.ends_at for _, _, window in every), default=None),
+            "cutoff": self.cutoff,
+            "own": None if self.own is None else self.own.first_day,
+            "after_own": None if self.own is None else self.own.next().first_day,
+        }
+
+
+def read_to(connection: Connection, months: Iterable[Month], *, full: bool = False) -> dict[Month, int]:
+    """For each of `months` the movement id below which all was read; 0 where no pass has finished, or when `full`."""
+    months = sorted(months)
+    if full:
+        return dict.fromkeys(months, 0)
+    rows = connection.execute(
+        text(
+            "SELECT month, settlement_read_to(month) AS read_to FROM unnest(CAST(:months AS date[])) AS asked (month)"
+        ),
+        {"months": [month.first_day for month in months]},
+    )
+    return {Month.of_day(row.month): row.read_to for row in rows}
+
+
+def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
+    """The months of `unread` in which at least one organization can have changed, in order."""
+    days = connection.execute(_CHANGED_MONTHS, unread.parameters()).scalars()
+    return tuple(sorted(map(Month.of_day, days)))
+
+
+def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int) -> set[Month]:
+    """The months before the first closed one that movements came late for, or in which somebody is still parked."""
+    windows: list[Window] = [first.window(name) for name in timezones]
+    row = connection.execute(
+        _BEFORE,
+        {
+            "first": first.first_day,
+            "starts_at": max((window.starts_at for window in windows), default=None),
+            "cutoff": cutoff,
+        },
+    ).one()
+    months = {Month.of_instant(row.oldest, name) for name in timezones} if row.oldest is not None else set()
+    months |= {Month.of_day(row.parked)} if row.parked is not None else set()
+    return set(months_between(min(months), first.previous())) if months else set()
+
+
+_BEFORE = text("""
+    SELECT (
+        SELECT min(occurred_at) FROM money_movement
+        WHERE id >= settlement_read_to(CAST(:first AS date)) AND id < CAST(:cutoff AS bigint)
+            AND occurred_at < CAST(:starts_at AS timestamptz)
+    ) AS oldest, (
+        SELECT min(month) FROM parked_organization
+        WHERE month < CAST(:first AS date) AND error IS NOT NULL AND resolved_at IS NULL
+    ) AS parked
+""")
+
+# The organizations that can have changed, by month: those with a movement that was not read, the parked, and in the
+# pass's own month those that are active and have no row. The bounds beside the joins are for the index on the order of
+# recording, which passes over the sales of later months.
+CHANGED = """
+    watched AS MATERIALIZED (
+        SELECT month_window.*, read_to
+        FROM unnest(
+            CAST(:months AS date[]), CAST(:timezones AS text[]),
+            CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+        ) AS month_window (origin_month, timezone, starts_at, ends_at)
+        JOIN unnest(CAST(:read_months AS date[]), CAST(:read_to AS bigint[])) AS reading (origin_month, read_to)
+            USING (origin_month)
+    ), changed AS (
+        SELECT origin_month, organization.id
+        FROM money_movement
+        JOIN organization ON organization.id = organization_id
+        JOIN watched USING (timezone)
+        WHERE money_movement.id >= CAST(:least AS bigint) AND money_movement.id < CAST(:cutoff AS bigint)
+            AND occurred_at >= CAST(:earliest AS timestamptz) AND occurred_at < CAST(:latest AS timestamptz)
+            AND money_movement.id >= watched.read_to
+            AND occurred_at >= watched.starts_at AND occurred_at < watched.ends_at
+        UNION ALL
+        SELECT origin_month, organization_id
+        FROM parked_organization
+        JOIN organization ON organization.id = organization_id
+        JOIN watched ON watched.origin_month = parked_organization.month
+            AND watched.timezone = organization.timezone
+        WHERE error IS NOT NULL AND resolved_at IS NULL
+        UNION ALL
+        SELECT CAST(:own AS date), id
+        FROM organization
+        WHERE CAST(:own AS date) IS NOT NULL
+            AND joined_on < CAST(:after_own AS date) AND (left_on IS NULL OR left_on >= CAST(:own AS date))
+            AND timezone = ANY (CAST(:timezones AS text[]))
+            AND NOT EXISTS (
+                SELECT FROM ledger_entry AS entry
+                WHERE entry.month = CAST(:own AS date) AND entry.origin_month = CAST(:own AS date)
+                    AND entry.sequence = 0 AND entry.organization_id = organization.id
+                    AND entry.currency = organization.currency)
+    )"""
+
+_CHANGED_MONTHS = text(f"""
+    WITH {CHANGED}
+    SELECT origin_month FROM (SELECT DISTINCT origin_month FROM watched) AS asked
+    WHERE EXISTS (SELECT FROM changed WHERE changed.origin_month = asked.origin_month)
+""")
+
+# Cut into chunks of `size` of them.
+CHANGED_CHUNKS = f"""
+    WITH {CHANGED}, numbered AS (
+        SELECT origin_month, id,
+            (row_number() OVER (PARTITION BY origin_month ORDER BY id) - 1) / CAST(:size AS bigint) AS chunk
+        FROM (SELECT DISTINCT origin_month, id FROM changed) AS each
+    ), changed_chunk (origin_month, low_id, high_id, organizations) AS (
+        SELECT origin_month, min(id), max(id), array_agg(id ORDER BY id) FROM numbered GROUP BY origin_month, chunk
+    )"""
+
+PLAN_CHANGED = text(f"""
+    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id, organizations)
+    {CHANGED_CHUNKS}
+    SELECT CAST(:month AS date), CAST(:pass AS integer), origin_month, low_id, high_id, organizations
+    FROM changed_chunk
+""")
