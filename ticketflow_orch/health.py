@@ -11,6 +11,7 @@ from datetime import date, datetime, timedelta
 from ticketflow_orch.ages import written_out
 from ticketflow_orch.months import Month, day_window
 from ticketflow_orch.outbox_backlog import faults
+from ticketflow_orch.settlement.passes import LARGEST_CLOCK_DIFFERENCE as LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
 from ticketflow_orch.situation import Situation
 
 # How long work may be due: three intervals of its schedule.
@@ -40,6 +41,9 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
     for month in situation.unsettled:
         if situation.business_now >= _deadline(month, business_timezone):
             yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
+    for obstacle in situation.obstacles:
+        if situation.database_now - obstacle.since > obstacle.patience:
+            yield f"{obstacle.what}, since {_instant(obstacle.since)}; {obstacle.out}."
     for fault in faults(situation.outbox, outbox_late):
         yield f"outbox: {fault}"
     for payouts in situation.payouts:
@@ -53,7 +57,12 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
         yield (
             f"clock: this host is {abs(situation.clock_difference):.1f} s {direction} the database; "
             "check the time synchronization of both."
+            + (" Nothing is settled until then." if _settles_nothing(situation) else "")
         )
+
+
+def _settles_nothing(situation: Situation) -> bool:
+    return abs(situation.clock_difference) > LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
 
 
 def _deadline(month: Month, business_timezone: str) -> datetime:

@@ -17,7 +17,9 @@ from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.executions import Execution, stale_claims
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
+from ticketflow_orch.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.outbox_backlog import Backlog, read_backlog
+from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
@@ -61,6 +63,7 @@ class Situation:
     stale: tuple[Execution, ...]
     stuck: int
     without_ticket: int
+    obstacles: tuple[Obstacle, ...] = ()
 
 
 def read_situation(engine: Engine, settings: Settings) -> Situation:
@@ -89,6 +92,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             stale=stale_claims(connection),
             stuck=len(stuck_payments(connection, _MOST_CASES)),
             without_ticket=len(money_without_ticket(connection, _MOST_CASES)),
+            obstacles=read_obstacles(connection, Month.parse(settings.first_month), first_paid_month(settings)),
         )
 
 

@@ -330,19 +330,20 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
         return True
 
 
-def give_up(engine: Engine, settlement: Pass) -> None:
+def give_up(engine: Engine, settlement: Pass, error: str) -> None:
     """End a pass that does not come to its end, so that the next one's cutoff is after what was corrected.
 
-    What it posted stays, and the next pass finds it. Waits for the chunks that are in a worker's hands.
+    What it posted stays, and the next pass finds it; `error` says to people why. Waits for the chunks that are in a
+    worker's hands.
     """
     with transaction(engine) as connection:
         ended = connection.execute(
             text("""
-                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
+                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(), error = :error,
                     planned_at = coalesce(planned_at, clock_timestamp())
                 WHERE month = :month AND pass = :pass AND state = 'RUNNING'
             """),
-            settlement.key,
+            settlement.key | {"error": error},
         ).rowcount
         # Again until there is none: a chunk that we waited for may have been split, and then its second half is new.
         while ended:
