@@ -61,7 +61,7 @@ def _given_up(connection: Connection) -> Iterator[Obstacle]:
     for row in connection.execute(_GIVEN_UP):
         month = Month.of_day(row.month)
         yield Obstacle(
-            f"{month}: its pass {row.number} was given up: {row.error}", row.finished_at,
+            f"{month}: its pass {row.number} was given up: {row.why}", row.finished_at,
             f"correct the data, then `ticketflow settle {month}`",
         )  # fmt: skip
 
@@ -149,14 +149,14 @@ _RUNNING = text("""
     SELECT month, pass AS number, started_at FROM settlement_pass WHERE state = 'RUNNING' ORDER BY month
 """)
 
-# The last pass of a month that is not closed; one that let go of an undone import has no error, and another follows.
+# The last pass of a month that is not closed; one that let go of an undone import has no reason, and another follows.
 _GIVEN_UP = text("""
-    SELECT period.month, last.number, last.finished_at, last.error
+    SELECT period.month, last.number, last.finished_at, last.why
     FROM settlement_period AS period CROSS JOIN LATERAL (
-        SELECT pass AS number, state, finished_at, error FROM settlement_pass
+        SELECT pass AS number, state, finished_at, given_up_because AS why FROM settlement_pass
         WHERE month = period.month ORDER BY pass DESC LIMIT 1
     ) AS last
-    WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.error IS NOT NULL
+    WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.why IS NOT NULL
     ORDER BY period.month
 """)
 

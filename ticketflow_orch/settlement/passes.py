@@ -205,11 +205,12 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int = 
 
 def in_unknown_zones(
     connection: Connection, month: Month, months: Sequence[Month], cutoff: int
-) -> Sequence[Row[tuple[int, str, date, str]]]:
+) -> Sequence[Row[tuple[int, str, date, str, bool]]]:
     """Who cannot be settled by a pass of `month` about `months`, because nobody knows when months end in their zones.
 
     Those active in `month`, and those with movements that may lie in one of `months`; a month too many is no harm: it
-    is looked at for them when their zone is known. Columns: organization_id, external_ref, origin_month, error.
+    is looked at for them when their zone is known. Columns: organization_id, external_ref, origin_month, error, and
+    is_parked: whether a pass has left them out already.
     """
     unknown = unknown_zones(connection)
     if not unknown:
@@ -330,20 +331,20 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
         return True
 
 
-def give_up(engine: Engine, settlement: Pass, error: str) -> None:
+def give_up(engine: Engine, settlement: Pass, why: str) -> None:
     """End a pass that does not come to its end, so that the next one's cutoff is after what was corrected.
 
-    What it posted stays, and the next pass finds it; `error` says to people why. Waits for the chunks that are in a
-    worker's hands.
+    What it posted stays, and the next pass finds it; `why` is for people. Waits for the chunks that are in a worker's
+    hands.
     """
     with transaction(engine) as connection:
         ended = connection.execute(
             text("""
-                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(), error = :error,
+                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(), given_up_because = :why,
                     planned_at = coalesce(planned_at, clock_timestamp())
                 WHERE month = :month AND pass = :pass AND state = 'RUNNING'
             """),
-            settlement.key | {"error": error},
+            settlement.key | {"why": why},
         ).rowcount
         # Again until there is none: a chunk that we waited for may have been split, and then its second half is new.
         while ended:
@@ -407,7 +408,12 @@ _READ = text("""
 
 _IN_UNKNOWN_ZONES = text("""
     SELECT organization.id AS organization_id, external_ref, origin_month,
-        'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error
+        'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error,
+        EXISTS (
+            SELECT FROM parked_organization AS parked
+            WHERE parked.organization_id = organization.id AND parked.month = origin_month AND parked.error IS NOT NULL
+                AND resolved_at IS NULL
+        ) AS is_parked
     FROM organization CROSS JOIN unnest(
         CAST(:months AS date[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
     ) AS span (origin_month, starts_at, ends_at)
