@@ -13,6 +13,7 @@ from ticketflow_orch.ages import written_out
 from ticketflow_orch.executions import Execution
 from ticketflow_orch.health import problems
 from ticketflow_orch.months import Month
+from ticketflow_orch.obstacles import Obstacle
 from ticketflow_orch.outbox_backlog import Backlog
 from ticketflow_orch.situation import Counted, Situation
 
@@ -93,6 +94,21 @@ def test_clocks_that_differ_by_more_than_five_seconds_are_a_problem(difference: 
     [line] = found(clock_difference=difference)
     assert line.startswith(f"clock: this host is 5.1 s {direction} the database")
     assert found(clock_difference=difference / 5.1 * 5) == []
+
+
+def test_clocks_that_differ_by_more_than_a_minute_settle_nothing() -> None:
+    assert "Nothing is settled" not in found(clock_difference=60.0)[0]
+    [line] = found(clock_difference=-60.1)
+    assert line.endswith("check the time synchronization of both. Nothing is settled until then.")
+
+
+def test_an_obstacle_is_a_problem_once_it_has_lasted_longer_than_its_patience() -> None:
+    since = NOW - timedelta(days=3)
+    obstacle = Obstacle("2026-05 is SETTLED and not closed", since, "`ticketflow close 2026-05`", timedelta(days=3))
+    assert found(obstacles=(obstacle,)) == []
+    assert found(obstacles=(obstacle,), database_now=NOW + timedelta(seconds=1)) == [
+        "2026-05 is SETTLED and not closed, since 2026-05-30T12:00:00+00:00; `ticketflow close 2026-05`."
+    ]
 
 
 @pytest.mark.parametrize(

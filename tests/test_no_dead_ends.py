@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -382,6 +382,15 @@ def test_a_closing_that_cannot_settle_what_came_since_says_why(engine: Engine) -
     assert state_of(engine, JANUARY) == "SETTLED"
     close(engine, JANUARY)
     assert state_of(engine, JANUARY) == "CLOSED"
+
+
+def test_a_host_whose_clock_is_a_month_ahead_settles_no_month_that_is_not_over(engine: Engine) -> None:
+    today = datetime.now(UTC)
+    add_movement(engine, add_organization(engine), 100_000, today.isoformat())
+    month = Month(today.year, today.month)
+    with pytest.raises(InputError, match=f"{month} is not over in Europe/Madrid before "):
+        settle(engine, month, now=today + timedelta(days=40))
+    assert states(engine) == {}
 
 
 def test_what_the_board_says_is_next_where_a_rerun_was_left(engine: Engine) -> None:

@@ -249,30 +249,47 @@ class Platform:
             "opening_balances": opening,
         }
         folder = write_folder(self.folder / f"import-{next(self._folders)}", files)
+        brought = frozenset((name, "EUR") for name in newcomers[:1])
         try:
-            result = import_folder(engine or self.engine, folder, FIRST)
-        except BaseException:
-            self.sales.forget(set(ids))
-            raise
-        assert result.import_id is not None
+            import_folder(engine or self.engine, folder, FIRST)
+        finally:
+            # It may be there although whoever brought it died of it.
+            number = self._import("id", source=str(folder.resolve()))
+            if number is None:
+                self.sales.forget(set(ids))
+            else:
+                self._came(Imported(number, ids, frozenset(newcomers), brought), made)
+
+    def _came(self, imported: Imported, made: Sequence[Movement]) -> None:
+        self.imported.append(imported)
+        self._remember(made)
+        self.opening |= dict.fromkeys(imported.opening, 5000)
         with self.engine.connect() as connection:
             for row in connection.execute(
-                text("SELECT id, external_ref FROM organization WHERE import_id = :id"), {"id": result.import_id}
+                text("SELECT id, external_ref FROM organization WHERE import_id = :id"), {"id": imported.id}
             ):
                 self.names[row.id] = row.external_ref
                 self.sellers.append(row.id)
-        self._remember(made)
-        brought = frozenset((name, "EUR") for name in newcomers[:1])
-        self.opening |= dict.fromkeys(brought, 5000)
-        self.imported.append(Imported(result.import_id, ids, frozenset(newcomers), brought))
-        self.tell(str(result))
+        self.tell(f"import {imported.id}: {len(made)} movements, {', '.join(imported.organizations) or 'nobody new'}")
+
+    def _import(self, column: str, **wanted: Any) -> Any:
+        where = " AND ".join(f"{name} = :{name}" for name in wanted)
+        with self.engine.connect() as connection:
+            query = text(f"SELECT {column} FROM data_import WHERE {where}")
+            return connection.execute(query, wanted).scalar_one_or_none()
 
     def undo(self, engine: Engine | None = None) -> None:
         """Somebody takes an import back."""
         if not self.imported:
             return
         gone = self.random.choice(self.imported)
-        undo_import(engine or self.engine, gone.id)
+        try:
+            undo_import(engine or self.engine, gone.id)
+        finally:
+            if self._import("undone_at", id=gone.id) is not None:
+                self._went(gone)
+
+    def _went(self, gone: Imported) -> None:
         self.imported.remove(gone)
         self.sales.forget(set(gone.movements))
         for number in gone.movements:
