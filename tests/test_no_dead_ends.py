@@ -334,6 +334,16 @@ def test_a_run_that_joined_a_pass_is_not_green_when_that_is_given_up(
     assert all_is_well(engine)
 
 
+def test_a_run_that_gives_up_a_pass_that_others_left_says_why_its_own_fails(engine: Engine) -> None:
+    """And does not leave that running, as if somebody had stopped it."""
+    for _ in range(20):
+        poisoned(engine, add_organization(engine))
+    terminated(engine, JANUARY)
+    with pytest.raises(ParkedLimitError, match=r"\d organizations are parked in 2026-01 and .* fails too"):
+        settle(engine, JANUARY, parked_limit=1, chunk_size=1, workers=2)
+    assert rows(engine, "SELECT state FROM settlement_pass ORDER BY pass") == [("GIVEN_UP",), ("GIVEN_UP",)]
+
+
 @pytest.mark.parametrize("entered_late", [False, True])
 def test_an_organization_in_a_zone_that_nobody_knows_stops_itself_alone_and_is_named(
     engine: Engine, unattended: Callable[..., None], *, entered_late: bool
