@@ -44,6 +44,8 @@ class Ending:
             (r"`ticketflow unpark (\S+)`", self._unpark),
             (r"organization (\S+) .*out of range", self._void_poison),
             (r"organization (\S+) .*unknown to tzdata", self._correct_zone),
+            (r"given up: .* and (\S+) fails too .*out of range", self._void_poison),
+            (r"given up: .* such as (\S+) .*unknown to tzdata", self._correct_zone),
             (r"`ticketflow payouts resolve`", self._resolve),
             (r"`ticketflow payouts release", self._release),
         )
@@ -77,8 +79,12 @@ class Ending:
             rows = {
                 row.month: row for row in connection.execute(text("SELECT * FROM settlement_period ORDER BY month"))
             }
+            closed = audit.closed_months(connection)
             for month in months_over(connection, self.platform.now, FIRST):
                 row = rows.get(month.first_day)
+                if row is None and closed and month < closed[0]:
+                    # What came late for it is in the first month that was not closed.
+                    continue
                 if row is None or row.state != "CLOSED":
                     yield f"{month} is {row and row.state}"
                     continue

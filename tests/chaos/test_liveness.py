@@ -47,6 +47,8 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     settings.cache_clear()
 
 
+# What a killed process leaves open is closed by nobody.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("seed", range(SEED, SEED + HISTORIES))
 def test_the_schedules_come_to_the_end_whatever_happened_or_health_says_why_not(
     engine: Engine, tmp_path: Path, instance: dg.DagsterInstance, configured: pytest.MonkeyPatch, seed: int
