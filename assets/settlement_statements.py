@@ -1,17 +1,17 @@
 """The asset that states closed months: writes every statement, queues the mails, shows what they come to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
+from assets.month_loop import each_month
 from assets.partitions import months
 from assets.progress import paced
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
-from ticketflow_orch.errors import InputError
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -77,7 +77,7 @@ _TOTALS = dg.TableSchema(
 )
 def settlement_statements(
     context: dg.AssetExecutionContext, database: DatabaseResource, clock: ClockResource
-) -> dg.MaterializeResult:  # type: ignore[type-arg]
+) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
     """What each organization is owed for a closed month, and why: a page for each, and one table of all.
 
     Materializing a month again writes the same bytes and mails nobody again. A month whose books are not closed is
@@ -85,19 +85,18 @@ def settlement_statements(
     """
     line = paced(context.log.info)
     with database.engine("settlement_statements", connections=2) as engine:
-        for month in sorted(map(Month.parse, context.partition_keys)):
-            try:
-                result = state_month(
-                    engine,
-                    month,
-                    StatementOptions.configured(settings()),
-                    now=clock.now(),
-                    progress=partial(_say_how_far, line, month),
-                )
-            except (InputError, UnbalancedStatementError) as error:
-                raise dg.Failure(str(error)) from error
-            context.add_asset_metadata(statements_metadata(result), partition_key=str(month))
-    return dg.MaterializeResult()
+
+        def state(month: Month) -> Mapping[str, Any]:
+            result = state_month(
+                engine,
+                month,
+                StatementOptions.configured(settings()),
+                now=clock.now(),
+                progress=partial(_say_how_far, line, month),
+            )
+            return statements_metadata(result)
+
+        yield from each_month(context, engine, state, own_faults=(UnbalancedStatementError,))
 
 
 def _say_how_far(line: Callable[[str], None], month: Month, statements: int) -> None:
