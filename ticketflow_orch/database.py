@@ -14,6 +14,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ticketflow_orch.errors import InputError
 
+# A text that no index takes.
+_TOO_LONG = "54000"
+
 
 class SwallowedError(RuntimeError):
     """A statement failed inside a transaction and the code went on: committing would lose the work without a word."""
@@ -112,8 +115,14 @@ def _into_utc(session: psycopg.Connection, _: object) -> None:
 
 
 def is_data_fault(error: DBAPIError) -> bool:
-    """Whether rows' own data made a statement fail: a data exception or an integrity violation."""
-    return (getattr(error.orig, "sqlstate", None) or "")[:2] in {"22", "23"}
+    """Whether rows' own data made a statement fail: a data exception, an integrity violation, an endless key.
+
+    Or a value that Postgres holds and Python cannot, such as an infinite instant.
+    """
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return isinstance(error.orig, psycopg.DataError)
+    return state[:2] in {"22", "23"} or state == _TOO_LONG
 
 
 def refuse_swallowed_error(connection: Connection) -> None:

@@ -12,23 +12,33 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.chunked import ROW_LEFT_OUT
+from ticketflow_orch.counts import counted
+from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.passes import period_state
-from ticketflow_orch.statements.content import UnbalancedStatementError
+from ticketflow_orch.statements.content import LeftOut, StatementsLeftOutError
 from ticketflow_orch.statements.mailing import queue_mails
 from ticketflow_orch.statements.place import Place
-from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
 
 if TYPE_CHECKING:
     from ticketflow_orch.statements.writing import CurrencyTotal
 
-__all__ = ["StatementOptions", "StatementsResult", "UnbalancedStatementError", "state_month", "write_statement"]
+__all__ = ["StatementOptions", "StatementsLeftOutError", "StatementsResult", "state_month", "write_statement"]
+
+
+# Under this name statements that are left out are told.
+_JOB = "settlement_statements"
+# As many of them are named at most.
+_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,7 @@ class StatementOptions:
     place: Place
     default_locale: str = "en"
     mail_from: datetime | None = None
-    # As long as a chunk is written its transaction is open, and may be idle for a minute at most.
+    # Of so many organizations statements are in memory at a time, each with the movements that its page shows.
     chunk_size: int = 100
 
     @classmethod
@@ -93,12 +103,13 @@ def state_month(
 ) -> StatementsResult:
     """Write all statements of a CLOSED month, queue their mails, and note that it is stated; may be repeated.
 
-    A repeat writes the same bytes and mails nobody again. `now` is the business time (aware) of the mails' events;
-    `progress` is told how many statements are written.
+    A repeat writes the same bytes and mails nobody again. A statement that cannot be made stops only itself: it is told
+    once and tried again by the next run, and until then the month is not stated. `now` is the business time (aware) of
+    the events; `progress` is told how many statements are written.
 
     Raises:
         InputError: the month is not closed; nothing is written.
-        UnbalancedStatementError: a statement does not add up; the month is not stated.
+        StatementsLeftOutError: statements could not be made, or not mailed; all others are written and mailed.
     """
     from ticketflow_orch.statements.writing import CSV, PARQUET, write_month
 
@@ -109,9 +120,17 @@ def state_month(
         engine, month, options.place, default_locale=options.default_locale, chunk_size=options.chunk_size,
         progress=progress,
     )  # fmt: skip
-    mails = queue_mails(engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size)
-    with engine.begin() as connection:
-        connection.execute(_STATED, {"month": month.first_day})
+    mails = queue_mails(
+        engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size, left_out=written.left_out
+    )
+    left_out = (*written.left_out, *mails.left_out)
+    with transaction(engine) as connection:
+        if not left_out:
+            connection.execute(_STATED, {"month": month.first_day})
+        for one in left_out[:_NAMED]:
+            alert_once(connection, _alert(month, one), now)
+    if left_out:
+        raise StatementsLeftOutError(_not_stated(month, written.statements, left_out))
     return StatementsResult(
         month=month,
         statements=written.statements,
@@ -121,10 +140,27 @@ def state_month(
         folder=options.place.address(str(month)),
         csv=options.place.address(str(month), CSV),
         parquet=options.place.address(str(month), PARQUET),
-        mails=mails,
+        mails=mails.new,
         mails_off=options.mail_from is None,
         seconds=time.monotonic() - started,
     )
+
+
+def _alert(month: Month, one: LeftOut) -> Alert:
+    row = f"{month} {one.organization} {one.currency}".rstrip()
+    return Alert(ROW_LEFT_OUT, f"{_JOB} {row}", {"job": _JOB, "row": row, "error": one.why})
+
+
+def _not_stated(month: Month, written: int, left_out: Sequence[LeftOut]) -> str:
+    more = f" And {len(left_out) - _NAMED:,} more." if len(left_out) > _NAMED else ""
+    return (
+        f"{month} is not stated: {counted(written, 'statement')} written, {len(left_out):,} left out; correct what is "
+        f"wrong, then materialize {_JOB} for {month} again. {_named(left_out)}{more}"
+    )
+
+
+def _named(left_out: Sequence[LeftOut]) -> str:
+    return " ".join(one.why for one in left_out[:_NAMED])
 
 
 def write_statement(
@@ -134,24 +170,32 @@ def write_statement(
 
     Raises:
         InputError: there is no such organization, its month is not closed, or it has no statement for it.
-        UnbalancedStatementError: a statement does not add up.
+        StatementsLeftOutError: a statement cannot be made; the others are written.
     """
+    from ticketflow_orch.statements.drafts import Draft, drafts
     from ticketflow_orch.statements.writing import PageWriter, page_parts
 
-    with engine.connect() as connection:
-        _require_closed(connection, month)
-        organization = connection.execute(
-            text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
-        ).scalar_one_or_none()
-        if organization is None:
-            raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
-        written = []
-        pages = PageWriter(options.place, options.default_locale)
-        statements = read_statements(connection, month, [organization])
-        for statement, movements in each_with_its_own(statements, read_movements(connection, month, [organization])):
-            if currency in {None, statement.currency}:
-                pages.write(statement, movements)
-                written.append(options.place.address(*page_parts(statement)))
+    with TemporaryFile() as spool:
+        with transaction(engine) as connection:
+            _require_closed(connection, month)
+            organization = connection.execute(
+                text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+            ).scalar_one_or_none()
+            if organization is None:
+                raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+            found = list(drafts(connection, month, [organization], spool))
+        pages = PageWriter(options.place)
+        written, left_out = [], []
+        for draft in found:
+            made = draft.page(options.default_locale) if isinstance(draft, Draft) else draft
+            if isinstance(made, LeftOut):
+                if currency in {None, made.currency}:
+                    left_out.append(made)
+            elif currency in {None, made.statement.currency}:
+                pages.write(made, spool)
+                written.append(options.place.address(*page_parts(made.statement)))
+    if left_out:
+        raise StatementsLeftOutError(_named(left_out))
     if not written:
         raise InputError(
             f"{external_ref} has no statement of {month}{f' in {currency}' if currency else ''}; "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.audit import Breach, Finding
+from ticketflow_orch.audit import EXAMPLES, Breach, Finding
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements.place import Place
 
@@ -26,6 +27,39 @@ def months_to_state(connection: Connection) -> tuple[Month, ...]:
         text("SELECT month FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month")
     )
     return tuple(Month.of_day(day) for day in days.scalars())
+
+
+def judged_statements(connection: Connection, place: Place) -> Iterator[Finding]:
+    """What is wrong with the statements of each month that has any: the stated ones, then those that lack some."""
+    for month in stated_months(connection):
+        yield statements_that_do_not_add_up(connection, month, place)
+    for month in months_to_state(connection):
+        yield statements_left_out(connection, month, place)
+
+
+def statements_left_out(connection: Connection, month: Month, place: Place) -> Finding:
+    """The balances of a month without a statement in its table; none where no table is written yet."""
+    from ticketflow_orch.statements.tables import keys_in
+    from ticketflow_orch.statements.writing import PARQUET
+
+    try:
+        file = place.reading(str(month), PARQUET)
+    except FileNotFoundError:
+        return Finding(month, 0, ())
+    count, examples = 0, []
+    with file:
+        # Both are in one order, whatever it is called.
+        stated = keys_in(file)
+        ahead = next(stated, None)
+        for row in connection.execute(_BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}):
+            if ahead == (row.external_ref, row.currency):
+                ahead = next(stated, None)
+                continue
+            count += 1
+            if count <= EXAMPLES:
+                what = f"has no statement: `ticketflow statement {row.external_ref} {month}` says why"
+                examples.append(Breach(row.external_ref, row.currency, what))
+    return Finding(month, count, tuple(examples))
 
 
 def statements_that_do_not_add_up(connection: Connection, month: Month, place: Place) -> Finding:
@@ -83,4 +117,11 @@ _BOOKS = text("""
     FROM balance JOIN currency ON code = balance.currency LEFT JOIN posted ON posted.currency = balance.currency
     GROUP BY balance.currency, exponent, posted
     ORDER BY balance.currency
+""")
+
+_BALANCES = text("""
+    SELECT external_ref, balance.currency
+    FROM organization_balance AS balance JOIN organization ON organization.id = organization_id
+    WHERE month = CAST(:month AS date)
+    ORDER BY organization_id, balance.currency
 """)

@@ -11,17 +11,18 @@ from collections.abc import Iterator, Sequence
 
 from sqlalchemy import Connection, Row, text
 
+from ticketflow_orch.chunked import in_words
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.statements.content import (
     Amounts,
+    LeftOut,
     Line,
     Movement,
     Origin,
     Party,
     ReturnedPayout,
     Statement,
-    must_add_up,
 )
 
 Key = tuple[int, str]
@@ -36,11 +37,20 @@ def next_organizations(connection: Connection, month: Month, after: int, size: i
     return list(found.scalars())
 
 
-def read_statements(connection: Connection, month: Month, organizations: Sequence[int]) -> list[Statement]:
-    """The statements of these organizations, by id and currency; as many queries for a thousand as for one.
+def organization_left_out(connection: Connection, month: Month, after: int, error: Exception) -> LeftOut:
+    """The first organization after `after` that has a balance in `month`, left out as a whole for what `error` says."""
+    [organization] = next_organizations(connection, month, after, 1)
+    name = connection.execute(
+        text("SELECT external_ref FROM organization WHERE id = :id"), {"id": organization}
+    ).scalar_one()
+    why = f"No statement of {name} for {month} can be made or mailed: {in_words(error).rstrip('.')}."
+    return LeftOut(organization, name, "", why)
 
-    Raises:
-        UnbalancedStatementError: one does not add up.
+
+def read_statements(connection: Connection, month: Month, organizations: Sequence[int]) -> list[Statement]:
+    """The statements of these organizations, by id and currency, whether or not they add up.
+
+    As many queries for a thousand organizations as for one.
     """
     connection.execute(_BY_KEY)
     parameters = {"month": month.first_day, "organizations": list(organizations)}
@@ -75,7 +85,6 @@ def read_statements(connection: Connection, month: Month, organizations: Sequenc
             lines=tuple(lines[key]),
             returns=tuple(returns[key]),
         )  # fmt: skip
-        must_add_up(statement)
         statements.append(statement)
     return statements
 
