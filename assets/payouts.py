@@ -15,7 +15,7 @@ from ticketflow_orch.counts import counted
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts import PayoutRules, PayoutsRequested, request_payouts
+from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, PayoutsRequested, request_payouts
 from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
 from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, paid_so_far
 from ticketflow_orch.payouts.request import first_paid_month
@@ -67,7 +67,8 @@ def payouts(
     """What a closed month owes each organization, requested from the payment provider once, through the outbox.
 
     Materializing a month again pays nobody again. A month whose books are not closed is refused; months before
-    TICKETFLOW_PAYOUTS_FROM pay nobody, and neither does any month while that is not set.
+    TICKETFLOW_PAYOUTS_FROM pay nobody, and neither does any month while that is not set. A payout that cannot be
+    written is left out: the others are requested, and the run fails, naming it, until it is right.
     """
     with database.engine("payouts", connections=2) as engine:
 
@@ -81,7 +82,7 @@ def payouts(
             with engine.connect() as connection:
                 return payouts_metadata(connection, result)
 
-        yield from each_month(context, engine, pay)
+        yield from each_month(context, engine, pay, own_faults=(PayoutsLeftOutError,))
 
 
 def payouts_metadata(connection: Connection, result: PayoutsRequested) -> dict[str, Any]:

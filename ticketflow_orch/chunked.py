@@ -18,8 +18,8 @@ from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.errors import InputError
 
 LOCK_NOT_AVAILABLE = "55P03"
-# The type of the event that tells of it.
-ROW_LEFT_OUT = "RowLeftOut"
+# As many bad rows are named at most, where all are counted.
+NAMED = 100
 
 Effect = TypeVar("Effect")
 Key = TypeVar("Key")
@@ -33,7 +33,7 @@ class Wanted:
     """
 
     size: int
-    left_out: Sequence[int] = ()
+    left_out: Sequence[int | str] = ()
     only: Sequence[int] | None = None
     waiting: bool = False
 
@@ -50,14 +50,20 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row whose own data keeps it from being done, and why, in the database's words or in ours."""
+    """A row, by its id or name, whose own data keeps it from being done, and why, in the database's words or ours."""
 
-    id: int
+    id: int | str
     error: str
 
     def alert(self, job: str) -> Alert:
         """What operators learn of a row that the runs of `job` leave out."""
-        return Alert(ROW_LEFT_OUT, f"{job} {self.id}", {"job": job, "row": self.id, "error": self.error})
+        return Alert("RowLeftOut", f"{job} {self.id}", {"job": job, "row": self.id, "error": self.error})
+
+
+def named(rows: Sequence[BadRow]) -> str:
+    """What is wrong with each of `rows`, in sentences; of those beyond the first hundred how many they are."""
+    more = f" And {len(rows) - NAMED:,} more." if len(rows) > NAMED else ""
+    return " ".join(row.error for row in rows[:NAMED]) + more
 
 
 @dataclass
@@ -91,7 +97,7 @@ class ChunkedWork(Generic[Effect]):
                 raise
 
     @property
-    def _left_out(self) -> list[int]:
+    def _left_out(self) -> list[int | str]:
         return [row.id for row in self.bad]
 
     def _chunk(self, wanted: Wanted, patience: float | None = None) -> tuple[list[int], list[Effect]]:
@@ -159,5 +165,6 @@ class InKeyOrder(Generic[Key, Effect]):
 
 
 def in_words(error: Exception) -> str:
-    """What is wrong with a row, in the database's words or in ours."""
-    return str(error.orig if isinstance(error, DBAPIError) else error).strip() or type(error).__name__
+    """What is wrong with a row, in the database's words or ours, in one line."""
+    words, _, _ = str(error.orig if isinstance(error, DBAPIError) else error).partition("\nCONTEXT:")
+    return " ".join(words.split()) or type(error).__name__

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.alerts import Alert, alert_once
-from ticketflow_orch.chunked import ROW_LEFT_OUT
+from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.chunked import NAMED, named
 from ticketflow_orch.counts import counted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
@@ -37,8 +37,6 @@ __all__ = ["StatementOptions", "StatementsLeftOutError", "StatementsResult", "st
 
 # Under this name statements that are left out are told.
 _JOB = "settlement_statements"
-# As many of them are named at most.
-_NAMED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +121,17 @@ def state_month(
     mails = queue_mails(
         engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size, left_out=written.left_out
     )
-    left_out = (*written.left_out, *mails.left_out)
+    bad = [one.row(month) for one in (*written.left_out, *mails.left_out)]
     with transaction(engine) as connection:
-        if not left_out:
+        if not bad:
             connection.execute(_STATED, {"month": month.first_day})
-        for one in left_out[:_NAMED]:
-            alert_once(connection, _alert(month, one), now)
-    if left_out:
-        raise StatementsLeftOutError(_not_stated(month, written.statements, left_out))
+        for row in bad[:NAMED]:
+            alert_once(connection, row.alert(_JOB), now)
+    if bad:
+        raise StatementsLeftOutError(
+            f"{month} is not stated: {counted(written.statements, 'statement')} written, {len(bad):,} left out; "
+            f"correct what is wrong, then materialize {_JOB} for {month} again. {named(bad)}"
+        )
     return StatementsResult(
         month=month,
         statements=written.statements,
@@ -144,23 +145,6 @@ def state_month(
         mails_off=options.mail_from is None,
         seconds=time.monotonic() - started,
     )
-
-
-def _alert(month: Month, one: LeftOut) -> Alert:
-    row = f"{month} {one.organization} {one.currency}".rstrip()
-    return Alert(ROW_LEFT_OUT, f"{_JOB} {row}", {"job": _JOB, "row": row, "error": one.why})
-
-
-def _not_stated(month: Month, written: int, left_out: Sequence[LeftOut]) -> str:
-    more = f" And {len(left_out) - _NAMED:,} more." if len(left_out) > _NAMED else ""
-    return (
-        f"{month} is not stated: {counted(written, 'statement')} written, {len(left_out):,} left out; correct what is "
-        f"wrong, then materialize {_JOB} for {month} again. {_named(left_out)}{more}"
-    )
-
-
-def _named(left_out: Sequence[LeftOut]) -> str:
-    return " ".join(one.why for one in left_out[:_NAMED])
 
 
 def write_statement(
@@ -195,7 +179,7 @@ def write_statement(
                 pages.write(made, spool)
                 written.append(options.place.address(*page_parts(made.statement)))
     if left_out:
-        raise StatementsLeftOutError(_named(left_out))
+        raise StatementsLeftOutError(named([one.row(month) for one in left_out]))
     if not written:
         raise InputError(
             f"{external_ref} has no statement of {month}{f' in {currency}' if currency else ''}; "

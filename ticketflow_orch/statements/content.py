@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
-from ticketflow_orch.chunked import in_words
+from ticketflow_orch.chunked import BadRow, in_words
 from ticketflow_orch.months import Month
 
 
@@ -182,6 +182,10 @@ class LeftOut:
     organization: str
     currency: str
     why: str
+
+    def row(self, month: Month) -> BadRow:
+        """What is told and named of it."""
+        return BadRow(f"{month} {self.organization} {self.currency}".rstrip(), self.why)
 
     @classmethod
     def because(cls, error: Exception, statement: Statement) -> LeftOut:
