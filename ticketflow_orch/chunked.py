@@ -6,6 +6,7 @@ waited for a row's lock is not in the first's snapshot.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -166,5 +167,5 @@ class InKeyOrder(Generic[Key, Effect]):
 
 def in_words(error: Exception) -> str:
     """What is wrong with a row, in the database's words or ours, in one line."""
-    words, _, _ = str(error.orig if isinstance(error, DBAPIError) else error).partition("\nCONTEXT:")
+    words = re.split(r"\n(?:HINT|CONTEXT):", str(error.orig if isinstance(error, DBAPIError) else error))[0]
     return " ".join(words.split()) or type(error).__name__

@@ -16,7 +16,7 @@ from ticketflow_orch.mails.rendering import html, subject_and_text
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements.content import LeftOut, Statement, StatementsLeftOutError
-from ticketflow_orch.statements.drafts import Draft, drafts
+from ticketflow_orch.statements.drafts import Draft, drafts, page_of
 
 _SENDER_NAME = "TicketFlow"
 _AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
@@ -57,16 +57,21 @@ def prepare_statements(
             to_render[_key(message)] = message
     for key in sorted({month for _, _, month in to_render}):
         organizations = sorted({contacts[ref].id for ref, _, month in to_render if month == key})
-        for draft in drafts(connection, Month.parse(key), organizations):
-            wanted = to_render.pop((*_whose(draft), key), None)
-            if wanted is not None:
-                made = draft.page(options.locale) if isinstance(draft, Draft) else draft
-                if isinstance(made, LeftOut):
-                    raise StatementsLeftOutError(made.why)
-                prepared[wanted.event_id] = Rendered(_mail(wanted, made.statement, made.content, options))
+        with drafts(connection, Month.parse(key), organizations) as drawn:
+            for draft in drawn:
+                wanted = to_render.pop((*_whose(draft), key), None)
+                if wanted is not None:
+                    prepared[wanted.event_id] = _rendered(wanted, draft, options)
     for message in to_render.values():
         prepared[message.event_id] = Suppressed("There is no such statement.")
     return prepared
+
+
+def _rendered(message: Message, draft: Draft | LeftOut, options: MailOptions) -> Rendered:
+    made = page_of(draft, options.locale)
+    if isinstance(made, LeftOut):
+        raise StatementsLeftOutError(made.why)
+    return Rendered(_mail(message, made.statement, made.content, options))
 
 
 def _whose(draft: Draft | LeftOut) -> tuple[str, str]:

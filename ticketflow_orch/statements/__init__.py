@@ -156,7 +156,7 @@ def write_statement(
         InputError: there is no such organization, its month is not closed, or it has no statement for it.
         StatementsLeftOutError: a statement cannot be made; the others are written.
     """
-    from ticketflow_orch.statements.drafts import Draft, drafts
+    from ticketflow_orch.statements.drafts import drafts, page_of
     from ticketflow_orch.statements.writing import PageWriter, page_parts
 
     with TemporaryFile() as spool:
@@ -167,11 +167,12 @@ def write_statement(
             ).scalar_one_or_none()
             if organization is None:
                 raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
-            found = list(drafts(connection, month, [organization], spool))
+            with drafts(connection, month, [organization], spool) as drawn:
+                found = list(drawn)
         pages = PageWriter(options.place)
         written, left_out = [], []
         for draft in found:
-            made = draft.page(options.default_locale) if isinstance(draft, Draft) else draft
+            made = page_of(draft, options.default_locale)
             if isinstance(made, LeftOut):
                 if currency in {None, made.currency}:
                     left_out.append(made)

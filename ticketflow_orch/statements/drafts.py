@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import BinaryIO
@@ -37,16 +38,6 @@ class Draft:
     kinds: KindsOfMovements
     listed: tuple[int, int] | None
 
-    def page(self, default_locale: str) -> Page | LeftOut:
-        """The statement's page, the same bytes for the same draft; or why there can be none."""
-        try:
-            content = page(self.statement, self.shown, self.kinds, default_locale=default_locale)
-        except Exception as error:
-            if not is_one_row_s(error):
-                raise
-            return LeftOut.because(error, self.statement)
-        return Page(self.statement, content, self.listed)
-
 
 @dataclass(frozen=True, slots=True)
 class Page:
@@ -57,20 +48,38 @@ class Page:
     listed: tuple[int, int] | None
 
 
+def page_of(draft: Draft | LeftOut, default_locale: str) -> Page | LeftOut:
+    """The page of a statement, the same bytes for the same draft; or why there can be none."""
+    if isinstance(draft, LeftOut):
+        return draft
+    try:
+        content = page(draft.statement, draft.shown, draft.kinds, default_locale=default_locale)
+    except Exception as error:
+        if not is_one_row_s(error):
+            raise
+        return LeftOut.because(error, draft.statement)
+    return Page(draft.statement, content, draft.listed)
+
+
+@contextmanager
 def drafts(
     connection: Connection, month: Month, organizations: Sequence[int], spool: BinaryIO | None = None
-) -> Iterator[Draft | LeftOut]:
+) -> Iterator[Iterator[Draft | LeftOut]]:
     """The statements of these organizations, by id and currency, each with what it needs or why it cannot be.
 
     A list of movements that no page shows in full is written to `spool`, where there is one, so that none is in memory.
     What cannot even be read raises.
     """
     statements = read_statements(connection, month, organizations)
-    for statement, movements in each_with_its_own(statements, read_movements(connection, month, organizations)):
-        try:
-            yield _draft(statement, movements, spool)
-        except UnbalancedStatementError as error:
-            yield LeftOut.because(error, statement)
+    with closing(read_movements(connection, month, organizations)) as movements:
+        yield (_drawn(*each, spool) for each in each_with_its_own(statements, movements))
+
+
+def _drawn(statement: Statement, movements: Iterator[Movement], spool: BinaryIO | None) -> Draft | LeftOut:
+    try:
+        return _draft(statement, movements, spool)
+    except UnbalancedStatementError as error:
+        return LeftOut.because(error, statement)
 
 
 def _draft(statement: Statement, movements: Iterator[Movement], spool: BinaryIO | None) -> Draft:

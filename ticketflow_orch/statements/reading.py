@@ -7,7 +7,7 @@ of a month that was stated before, up to the cutoff now minus up to the cutoff t
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from sqlalchemy import Connection, Row, text
 
@@ -91,12 +91,12 @@ def read_statements(connection: Connection, month: Month, organizations: Sequenc
 
 def read_movements(
     connection: Connection, month: Month, organizations: Sequence[int]
-) -> Iterator[tuple[Key, Movement]]:
+) -> Generator[tuple[Key, Movement], None, None]:
     """The movements behind these organizations' statements, in their order and then by time, never all in memory."""
     parameters = {"month": month.first_day, "organizations": list(organizations)}
-    rows = connection.execute(_MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH})
-    for row in rows:
-        yield _key(row), Movement(*row[2:])
+    with connection.execute(_MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH}) as rows:
+        for row in rows:
+            yield _key(row), Movement(*row[2:])
 
 
 def each_with_its_own(

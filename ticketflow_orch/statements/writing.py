@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from ticketflow_orch.chunked import InKeyOrder
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements.content import LeftOut, Statement
-from ticketflow_orch.statements.drafts import Draft, Page, drafts
+from ticketflow_orch.statements.drafts import Draft, Page, drafts, page_of
 from ticketflow_orch.statements.page import movements_file
 from ticketflow_orch.statements.place import Place, safe_name
 from ticketflow_orch.statements.reading import next_organizations, organization_left_out
@@ -98,7 +98,7 @@ def write_month(
         parquet_file = stack.enter_context(place.writing(str(month), PARQUET))
         with StatementTables(csv_file, parquet_file) as tables, TemporaryFile() as spool:
             for draft in _each_of_month(engine, month, chunk_size, spool):
-                made = draft.page(default_locale) if isinstance(draft, Draft) else draft
+                made = page_of(draft, default_locale)
                 if isinstance(made, LeftOut):
                     written.left_out.append(made)
                     continue
@@ -122,8 +122,10 @@ def _each_of_month(engine: Engine, month: Month, chunk_size: int, spool: BinaryI
     def read(connection: Connection, after: int, size: int) -> tuple[int | None, list[Draft | LeftOut]]:
         spool.seek(0)
         organizations = next_organizations(connection, month, after, size)
-        last = organizations[-1] if organizations else None
-        return last, list(drafts(connection, month, organizations, spool)) if organizations else []
+        if not organizations:
+            return None, []
+        with drafts(connection, month, organizations, spool) as drawn:
+            return organizations[-1], list(drawn)
 
     def leave_out(connection: Connection, after: int, error: Exception) -> int:
         unreadable.append(organization_left_out(connection, month, after, error))
