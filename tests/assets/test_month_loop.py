@@ -107,7 +107,12 @@ def test_a_start_that_is_repeated_by_another_run_is_a_duplicate_of_statements_to
     settle(engine, JANUARY)
     for _ in range(2):
         backfill(settlement_statements, url, instance)
-    assert rows(engine, "SELECT outcome FROM job_firing ORDER BY id") == [("ACCEPTED",), ("DUPLICATE",)]
+    backfill(settlement_statements, url, instance, "2026-04", "2026-05")
+    assert rows(engine, "SELECT partition, outcome FROM job_firing ORDER BY id") == [
+        ("2026-01 to 2026-03", "ACCEPTED"),
+        ("2026-01 to 2026-03", "DUPLICATE"),
+        ("2026-04 to 2026-05", "ACCEPTED"),
+    ]
 
 
 def looping(work: Callable[[Month], Mapping[str, Any]]) -> dg.AssetsDefinition:
