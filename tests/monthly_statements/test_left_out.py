@@ -15,6 +15,7 @@ from sqlalchemy.engine import URL
 
 from tests.monthly_statements.books import MARCH, NOW, close, state
 from tests.payable import rows
+from tests.poison import cure, poison
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import tamper
@@ -150,6 +151,44 @@ def test_an_organization_that_cannot_be_read_is_left_out_with_all_its_statements
     for name in ("bijou", "dome"):
         assert f"No statement of {name} for 2026-03 can be made or mailed: Time zone 'Mars/Olympus' is" in refusal
     assert in_tables(tmp_path) == mailed(engine) == [("apollo", "EUR"), ("capitol", "EUR")]
+
+
+def test_one_organization_that_cannot_be_read_is_said_by_the_command_that_the_check_names(
+    engine: Engine, tmp_path: Path
+) -> None:
+    theatres(engine, "apollo")
+    tamper(engine, "UPDATE organization SET timezone = 'Mars/Olympus'")
+    options = StatementOptions(Place(tmp_path))
+    for currency in (None, "EUR"):
+        with pytest.raises(
+            StatementsLeftOutError, match=r"^No statement of apollo for 2026-03 can be made .*Mars/Olympus"
+        ):
+            write_statement(engine, "apollo", MARCH, options, currency)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 100])
+def test_a_mail_that_cannot_be_queued_stops_only_itself(engine: Engine, tmp_path: Path, chunk_size: int) -> None:
+    theatres(engine, "apollo", "bijou", "capitol")
+    poison(engine, "outbox_event", "NEW.aggregate_id = 'bijou:EUR:2026-03'")
+    refusal = refusal_of(engine, tmp_path, chunk_size=chunk_size)
+    assert refusal.endswith("No statement of bijou for 2026-03 can be made or mailed: division by zero.")
+    assert len(pages(tmp_path)) == 3
+    assert mailed(engine) == [("apollo", "EUR"), ("capitol", "EUR")]
+    assert not is_stated(engine)
+    cure(engine, "outbox_event")
+    assert state(engine, tmp_path, **MAILED).mails == 1
+    assert is_stated(engine)
+
+
+def test_a_table_that_cannot_be_read_is_said_of_its_month_alone(engine: Engine, tmp_path: Path) -> None:
+    theatres(engine, "apollo")
+    state(engine, tmp_path)
+    table = tmp_path / "2026-03" / "statements.parquet"
+    table.write_bytes(table.read_bytes()[:-9])
+    for _ in range(2):
+        [(_, _, what)] = breaches(engine, tmp_path)
+        assert what.startswith(f"{table} cannot be read (")
+        execute(engine, "UPDATE settlement_period SET stated_at = NULL")
 
 
 def test_sums_that_no_column_holds_stop_the_statement_of_their_organization_alone(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.alerts import alert_once
-from ticketflow_orch.chunked import NAMED, named
+from ticketflow_orch.chunked import NAMED, is_one_row_s, named
 from ticketflow_orch.counts import counted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
@@ -30,6 +30,7 @@ from ticketflow_orch.statements.mailing import queue_mails
 from ticketflow_orch.statements.place import Place
 
 if TYPE_CHECKING:
+    from ticketflow_orch.statements.drafts import Draft
     from ticketflow_orch.statements.writing import CurrencyTotal
 
 __all__ = ["StatementOptions", "StatementsLeftOutError", "StatementsResult", "state_month", "write_statement"]
@@ -159,22 +160,22 @@ def write_statement(
     from ticketflow_orch.statements.drafts import drafts, page_of
     from ticketflow_orch.statements.writing import PageWriter, page_parts
 
+    found: list[Draft | LeftOut] = []
     with TemporaryFile() as spool:
-        with transaction(engine) as connection:
-            _require_closed(connection, month)
-            organization = connection.execute(
-                text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
-            ).scalar_one_or_none()
-            if organization is None:
-                raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
-            with drafts(connection, month, [organization], spool) as drawn:
-                found = list(drawn)
+        organization = _organization(engine, external_ref, month)
+        try:
+            with transaction(engine) as connection, drafts(connection, month, [organization], spool) as drawn:
+                found.extend(drawn)
+        except Exception as error:
+            if not is_one_row_s(error):
+                raise
+            found = [LeftOut.altogether(error, organization, external_ref, month)]
         pages = PageWriter(options.place)
         written, left_out = [], []
         for draft in found:
             made = page_of(draft, options.default_locale)
             if isinstance(made, LeftOut):
-                if currency in {None, made.currency}:
+                if currency is None or made.currency in {"", currency}:
                     left_out.append(made)
             elif currency in {None, made.statement.currency}:
                 pages.write(made, spool)
@@ -187,6 +188,22 @@ def write_statement(
             "there is one for each currency in which it was active, sold or carried an amount and was not parked."
         )
     return written
+
+
+def _organization(engine: Engine, external_ref: str, month: Month) -> int:
+    """The id of the organization whose statements of `month` are wanted.
+
+    Raises:
+        InputError: there is no such organization, or its month is not closed.
+    """
+    with engine.connect() as connection:
+        _require_closed(connection, month)
+        found: int | None = connection.execute(
+            text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+        ).scalar_one_or_none()
+    if found is None:
+        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+    return found
 
 
 def _require_closed(connection: Connection, month: Month) -> None:

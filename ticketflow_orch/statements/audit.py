@@ -49,8 +49,11 @@ def statements_left_out(connection: Connection, month: Month, place: Place) -> F
     count, examples = 0, []
     with file:
         # Both are in one order, whatever it is called.
-        stated = keys_in(file)
-        ahead = next(stated, None)
+        try:
+            stated = keys_in(file)
+            ahead = next(stated, None)
+        except ValueError as error:
+            return _unusable(month, place, f"cannot be read ({error})")
         for row in connection.execute(_BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}):
             if ahead == (row.external_ref, row.currency):
                 ahead = next(stated, None)
@@ -71,10 +74,9 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
         with place.reading(str(month), PARQUET) as file:
             stated = totals_in(file)
     except FileNotFoundError:
-        missing = Breach(
-            _EVERYBODY, "", f"{place.address(str(month), PARQUET)} is missing; materialize the month again"
-        )
-        return Finding(month, 1, (missing,))
+        return _unusable(month, place, "is missing")
+    except ValueError as error:
+        return _unusable(month, place, f"cannot be read ({error})")
     breaches = []
     nothing = dict.fromkeys(_AMOUNTS, Decimal(0))
     for row in connection.execute(_BOOKS, {"month": month.first_day, "previous": month.previous().first_day}):
@@ -92,6 +94,13 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
             breaches.append(Breach(_EVERYBODY, row.currency, "; ".join(differing)))
     breaches += [Breach(_EVERYBODY, currency, "has statements and no balances") for currency in sorted(stated)]
     return Finding(month, len(breaches), tuple(breaches))
+
+
+def _unusable(month: Month, place: Place, how: str) -> Finding:
+    from ticketflow_orch.statements.writing import PARQUET
+
+    what = f"{place.address(str(month), PARQUET)} {how}; materialize the month again"
+    return Finding(month, 1, (Breach(_EVERYBODY, "", what),))
 
 
 # A balance takes in what was posted since the one before. Most have one in the month before; what was posted in the

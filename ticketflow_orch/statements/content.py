@@ -195,6 +195,12 @@ class LeftOut:
             why = f"{_called(statement)} cannot be made: {why.rstrip('.')}."
         return cls(statement.party.id, statement.party.external_ref, statement.currency, why)
 
+    @classmethod
+    def altogether(cls, error: Exception, organization_id: int, organization: str, month: Month) -> LeftOut:
+        """All statements of an organization, left out for what `error` says."""
+        why = f"No statement of {organization} for {month} can be made or mailed: {in_words(error).rstrip('.')}."
+        return cls(organization_id, organization, "", why)
+
 
 def must_add_up(statement: Statement) -> None:
     """Refuse a statement whose lines, ledger entries, returned payouts and balance are not the same to the cent.

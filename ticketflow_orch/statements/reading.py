@@ -11,7 +11,6 @@ from collections.abc import Generator, Iterator, Sequence
 
 from sqlalchemy import Connection, Row, text
 
-from ticketflow_orch.chunked import in_words
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.statements.content import (
@@ -43,8 +42,7 @@ def organization_left_out(connection: Connection, month: Month, after: int, erro
     name = connection.execute(
         text("SELECT external_ref FROM organization WHERE id = :id"), {"id": organization}
     ).scalar_one()
-    why = f"No statement of {name} for {month} can be made or mailed: {in_words(error).rstrip('.')}."
-    return LeftOut(organization, name, "", why)
+    return LeftOut.altogether(error, organization, name, month)
 
 
 def read_statements(connection: Connection, month: Month, organizations: Sequence[int]) -> list[Statement]:
