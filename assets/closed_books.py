@@ -1,13 +1,14 @@
 """The asset that closes months: writes what every organization is owed, freezes the month, shows it; and its checks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
-from assets.monthly_settlement import launched_by, monthly_settlement
+from assets.month_loop import each_month, launched_by
+from assets.monthly_settlement import monthly_settlement
 from assets.partitions import months
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
@@ -15,9 +16,7 @@ from ticketflow_orch.audit import Finding
 from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
 from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
 from ticketflow_orch.counts import counted
-from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -73,34 +72,23 @@ def closed_books(
     closed changes nothing.
     """
     options = ClosingOptions(chunk_size=settings().chunk_size, parked_limit=settings().parked_limit)
-    done: dict[str, dict[str, Any]] = {}
     with database.engine("closed_books", connections=2) as engine:
-        firing = scheduled_firing("closed_books", context.run.run_id, context.run.tags)
-        if firing is not None:
-            with transaction(engine) as connection:
-                record(connection, firing)
-        for month in sorted(map(Month.parse, context.partition_keys)):
-            try:
-                result = close_month(
-                    engine,
-                    month,
-                    now=clock.now(),
-                    first_month=Month.parse(settings().first_month),
-                    closed_by=launched_by(context.run.tags),
-                    run_id=context.run.run_id,
-                    options=options,
-                )
-            except (InputError, IncompleteClosingError) as error:
-                # The months before stay closed, and are seen to be.
-                for key, metadata in done.items():
-                    yield dg.AssetMaterialization(context.asset_key, partition=key, metadata=metadata)
-                raise dg.Failure(str(error)) from error
+
+        def close(month: Month) -> Mapping[str, Any]:
+            result = close_month(
+                engine,
+                month,
+                now=clock.now(),
+                first_month=Month.parse(settings().first_month),
+                closed_by=launched_by(context.run.tags),
+                run_id=context.run.run_id,
+                options=options,
+            )
             context.log.info(f"{month} is closed: {result.rows_new} balances were written.")
             with engine.connect() as connection:
-                done[str(month)] = books_metadata(connection, result)
-    for key, metadata in done.items():
-        context.add_asset_metadata(metadata, partition_key=key)
-    yield dg.MaterializeResult()
+                return books_metadata(connection, result)
+
+        yield from each_month(context, engine, close, refusals=(InputError, IncompleteClosingError))
 
 
 def books_metadata(connection: Connection, result: ClosedBooks) -> dict[str, Any]:
