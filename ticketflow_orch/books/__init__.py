@@ -190,7 +190,7 @@ def _require_fit(connection: Connection, month: Month) -> None:
 
 def _unfit(connection: Connection, month: Month) -> str | None:
     """Why the month may not be closed as it is, in one sentence that names the check and the organizations."""
-    guards = (*settlement_audit.missing_guards(connection), *audit.missing_guards(connection))
+    guards = (*settlement_audit.missing_guards(connection), *settlement_audit.order_faults(connection))
     if guards:
         return f"{month} is not closed, because the database does not guard the books: {'; '.join(guards)}."
     findings = {
