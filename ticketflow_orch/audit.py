@@ -6,7 +6,7 @@ these and all others by name; the closing of a month asks those that its books s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,6 +96,12 @@ class Finding:
     month: Month | None
     count: int
     examples: tuple[Breach, ...]
+
+    @classmethod
+    def listed(cls, month: Month | None, rows: Iterable[tuple[str, str, str]]) -> Finding:
+        """All of `rows`, each an organization, a currency and what is to be said."""
+        breaches = tuple(Breach(*row) for row in rows)
+        return cls(month, len(breaches), breaches)
 
 
 def settled_months(connection: Connection) -> tuple[Month, ...]:
