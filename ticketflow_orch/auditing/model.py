@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from itertools import groupby
@@ -13,6 +13,8 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.request import first_paid_month
+from ticketflow_orch.settings import Settings
 
 
 class Scope(StrEnum):
@@ -39,6 +41,20 @@ class Asked:
     kept: timedelta
     month: Month | None = None
     members: Members = EVERYBODY
+
+    @classmethod
+    def configured(cls, settings: Settings, month: Month | None = None) -> Asked:
+        """What `settings` make of it: all organizations, and all months or the one that is named."""
+        return cls(
+            first_month=Month.parse(settings.first_month),
+            payouts_from=first_paid_month(settings),
+            kept=max(settings.records_kept, settings.runs_kept),
+            month=month,
+        )
+
+    def narrowed_to(self, members: Members) -> Asked:
+        """The same, about `members` alone."""
+        return replace(self, members=members)
 
     def among(self, months: Iterable[Month]) -> list[Month]:
         """Those of `months` that are asked about."""
