@@ -117,6 +117,7 @@ SETTLEMENT_CHECKS = [
         "complete",
         audit.organizations_without_row,
         "Every organization active in a month has its settlement row, parked ones aside.",
+        audit.open_months,
     ),
     _month_check(
         "honest",

@@ -97,7 +97,7 @@ def dry_run_metadata(rehearsed: DryRun, file: Path | None) -> dict[str, Any]:
     metadata |= {"entries": rehearsed.entries, "entries not listed": rehearsed.more}
     if file is not None:
         metadata["file"] = dg.MetadataValue.path(file.absolute())
-    return metadata | {"cutoff": dg.MetadataValue.timestamp(rehearsed.cutoff_at)}
+    return metadata | {"cutoff": dg.MetadataValue.timestamp(rehearsed.at)}
 
 
 def months_so_far(connection: Connection, last: Month) -> dict[str, dg.MarkdownMetadataValue]:

@@ -115,6 +115,7 @@ def _movements(size: Size, month: Month, movements: int, offset: int) -> str:
     return f"""
         INSERT INTO money_movement (id, external_ref, organization_id, kind, reverses_id, currency, amount,
             commission_rate_bps, commission_tax_bps, reason, occurred_at, recorded_at)
+        OVERRIDING SYSTEM VALUE
         SELECT {offset} + number, 'movement-' || lpad(({offset} + number)::text, 10, '0'), organization.id, kind,
             CASE WHEN kind IN ('REFUND', 'CHARGEBACK') THEN {offset} + base END,
             CASE WHEN base % 20 = 0 THEN 'USD' ELSE organization.currency END,

@@ -18,6 +18,10 @@ GRANT INSERT ON ledger_entry, settlement_window, outbox_event TO ticketflow_run;
 GRANT INSERT, UPDATE ON settlement_period, settlement_pass, settlement_chunk, settlement_total, parked_organization
     TO ticketflow_run;
 
+-- A pass is cut off at the next movement's id, which it draws as a movement would.
+GRANT USAGE ON SEQUENCE money_movement_id_seq TO ticketflow_run;
+GRANT INSERT ON organization_left_out TO ticketflow_run;
+
 -- What the jobs on schedules do to events, reservations and their own records; of an event or a reservation only what
 -- its end changes.
 GRANT UPDATE (status, closed_at) ON event TO ticketflow_run;

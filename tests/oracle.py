@@ -29,7 +29,7 @@ Key = tuple[int, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Movement:
-    """A money movement as it stands in the database; rates in basis points."""
+    """A money movement; rates in basis points. In the database its reference is recorded-`id`, its id another."""
 
     id: int
     organization_id: int
@@ -97,10 +97,11 @@ def write(connection: Connection, movements: Sequence[Movement]) -> None:
     """Write the movements in the transaction that is open."""
     connection.execute(
         text("""
-            INSERT INTO money_movement (id, external_ref, organization_id, kind, is_void, reverses_id, currency,
+            INSERT INTO money_movement (external_ref, organization_id, kind, is_void, reverses_id, currency,
                 amount, commission_rate_bps, commission_tax_bps, reason, occurred_at)
-            VALUES (:id, 'recorded-' || CAST(:id AS bigint), :organization_id, CAST(:kind AS text), :is_void,
-                :reverses_id, :currency, :amount, :commission_rate_bps, :commission_tax_bps,
+            VALUES ('recorded-' || CAST(:id AS bigint), :organization_id, CAST(:kind AS text), :is_void,
+                (SELECT id FROM money_movement WHERE external_ref = 'recorded-' || CAST(:reverses_id AS bigint)),
+                :currency, :amount, :commission_rate_bps, :commission_tax_bps,
                 CASE WHEN CAST(:kind AS text) IN ('FEE', 'MANUAL') THEN 'as agreed' END, :occurred_at)
         """),
         [asdict(movement) for movement in movements],

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg import sql
 from sqlalchemy import Engine, text
 
 PATIENCE = 60.0
@@ -31,6 +32,18 @@ class Session:
 
     def start(self, statement: str, **parameters: Any) -> Future[Any]:
         return self._thread.submit(self._connection.execute, text(statement), parameters)
+
+    def start_copy(self, statement: str, lines: str) -> Future[Any]:
+        """Leave a COPY … FROM STDIN of these lines running."""
+
+        def copy() -> None:
+            driver = self._connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            self._connection.begin()
+            with driver.cursor().copy(sql.SQL(statement)) as target:
+                target.write(lines)
+
+        return self._thread.submit(copy)
 
     def waits(self) -> bool:
         """Whether the statement that was started comes to wait for a lock, rather than to its end."""

@@ -49,7 +49,7 @@ def begin_month(engine: Engine, month: str = "2026-03-01") -> None:
 
 def begin_pass(engine: Engine, month: str = "2026-03-01") -> None:
     begin_month(engine, month)
-    execute(engine, f"INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('{month}', 1, {STAMP})")
+    execute(engine, f"INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('{month}', 1, 1)")
 
 
 def post(engine: Engine, **values: str) -> None:

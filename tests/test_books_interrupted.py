@@ -232,7 +232,7 @@ def test_a_pass_that_begins_while_its_month_begins_to_be_closed_is_refused_or_in
     execute(engine, "UPDATE settlement_period SET state = 'SETTLED' WHERE month = '2026-03-01'")
     begin_or_join(engine, MARCH)
     with pytest.raises(InputError, match="2026-03 is being settled by its pass 2"):
-        close(engine, MARCH)
+        begin(engine, MARCH, NOW, FIRST)
 
 
 def test_a_month_before_the_books_cannot_begin_while_they_begin(engine: Engine) -> None:
@@ -262,7 +262,7 @@ def test_a_pass_that_begins_while_the_month_before_ends_its_closing_takes_in_wha
 
         closed_at = close(engine, MARCH).closed_at
         settlement, _ = begun[0].result(PATIENCE)
-    assert settlement.cutoff > closed_at
+    assert settlement.cutoff_at > closed_at
     assert settle(engine, MARCH.next()).rows_adjusted == 1
 
 

@@ -12,13 +12,14 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.engine import URL
 
 from tests.folders import Story, counts, stored, story, write_folder
-from tests.rows import add_event, add_movement, add_organization, add_reservation
-from tests.statements import begin_month, begin_pass, post
+from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void
+from tests.statements import begin_month, post
+from tests.test_settlement import settle
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import Counts, UndoResult, import_folder, undo_import
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.passes import IncompleteSettlementError, begin_or_join, wait_for_writers
+from ticketflow_orch.settlement.passes import IncompleteSettlementError, begin_or_join, plan, wait_for_writers
 
 FIRST = Month(2026, 1)
 GONE = {"organization": 0, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 1}
@@ -79,12 +80,26 @@ def test_an_import_of_which_something_is_settled_stays(engine: Engine, tmp_path:
 def test_movements_that_a_settlement_has_read_stay_though_their_organization_was_there_before(
     engine: Engine, tmp_path: Path
 ) -> None:
-    organization = add_organization(engine, external_ref="o1", commission_tax_bps=2100)
+    add_organization(engine, external_ref="o1", commission_tax_bps=2100)
     told = {"money_movements": story()["money_movements"][5:]}
     import_id = brought(engine, tmp_path, told)
-    post(engine, organization_id=str(organization))
-    with pytest.raises(InputError, match="month 2026-03 of organization 'o1'"):
+    settle(engine, Month(2026, 5))
+    with pytest.raises(InputError, match="month 2026-05 of organization 'o1'"):
         undo_import(engine, import_id)
+
+
+def test_what_a_pass_has_read_as_nothing_stays_too(engine: Engine, tmp_path: Path) -> None:
+    add_organization(engine, external_ref="o1", commission_tax_bps=2100)
+    settle(engine, Month(2026, 5))
+    told = {"money_movements": story()["money_movements"][5:]}
+    sale = brought(engine, tmp_path, told)
+    with engine.connect() as connection:
+        movements = connection.execute(text("SELECT id FROM money_movement ORDER BY id")).scalars().all()
+    for movement in movements:
+        add_void(engine, movement)
+    assert settle(engine, Month(2026, 5)).changed_nothing
+    with pytest.raises(InputError, match="is settled with it; correct it by further movements"):
+        undo_import(engine, sale)
 
 
 def test_movements_that_came_after_the_settlement_can_be_taken_back(engine: Engine, tmp_path: Path) -> None:
@@ -93,12 +108,23 @@ def test_movements_that_came_after_the_settlement_can_be_taken_back(engine: Engi
     assert undo_import(engine, brought(engine, tmp_path, told)).removed == Counts(0, 0, 0, 2)
 
 
-def test_nothing_is_taken_back_while_a_month_is_being_settled(engine: Engine, tmp_path: Path) -> None:
+def test_nothing_is_taken_back_while_a_run_settles_a_month(engine: Engine, tmp_path: Path) -> None:
     import_id = brought(engine, tmp_path)
-    begin_pass(engine)
-    with pytest.raises(InputError, match="cannot be undone while month 2026-03 is being settled"):
-        undo_import(engine, import_id)
+    plan(engine, begin_or_join(engine, Month(2026, 3))[0], 20_000)
+    with engine.connect() as worker:
+        worker.execute(text("SELECT FROM settlement_chunk FOR UPDATE"))
+        with pytest.raises(InputError, match="cannot be undone while month 2026-03 is being settled"):
+            undo_import(engine, import_id)
     assert counts(engine)["money_movement"] == 7
+
+
+def test_a_pass_that_was_left_running_stands_in_the_way_of_no_undo(engine: Engine, tmp_path: Path) -> None:
+    import_id = brought(engine, tmp_path)
+    plan(engine, begin_or_join(engine, Month(2026, 3))[0], 20_000)
+    begin_or_join(engine, Month(2026, 2))
+    undo_import(engine, import_id)
+    assert counts(engine) == GONE
+    assert settle(engine, Month(2026, 3)).rows == 0
 
 
 def test_a_settlement_that_begins_meanwhile_waits_for_the_undo(engine: Engine, url: URL, tmp_path: Path) -> None:

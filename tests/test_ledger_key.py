@@ -74,7 +74,7 @@ def assert_finished(engine: Engine) -> None:
         key = connection.execute(
             text("SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'ledger_entry_pkey'")
         ).scalar_one()
-    assert key == "PRIMARY KEY (organization_id, month, currency, origin_month, sequence)"
+    assert key == "PRIMARY KEY (month, organization_id, currency, origin_month, sequence)"
     assert scalar(engine, OUT_OF_ORDER) == 0
     assert scalar(engine, "SELECT count(*) FROM pg_index WHERE NOT (indisvalid AND indisready)") == 0
     indexes = "SELECT indexrelid::regclass::text FROM pg_index WHERE indrelid = 'ledger_entry'::regclass"

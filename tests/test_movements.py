@@ -187,9 +187,23 @@ def test_an_imported_movement_goes_only_while_no_settlement_has_read_it(engine: 
     assert "nothing is deleted from money_movement while a settlement runs" in refusal(engine, delete)
     execute(engine, f"UPDATE settlement_pass SET state = 'DONE', planned_at = {STAMP}, finished_at = {STAMP}")
     assert execute(engine, delete) == 1
-    add_movement(engine, organization, 100, "2026-03-10T10:00", import_id=1)
-    post(engine, organization_id=str(organization))
+    later = add_movement(engine, organization, 100, "2026-03-10T10:00", import_id=1)
+    execute(
+        engine,
+        "INSERT INTO settlement_window VALUES"
+        " ('2026-03-01', 'Europe/Madrid', '2026-02-28 23:00Z', '2026-03-31 22:00Z')",
+    )
+    execute(engine, f"UPDATE settlement_period SET read_to = {later}")
+    with engine.connect() as connection:
+        assert connection.execute(text(delete)).rowcount == 1
+        connection.rollback()
+    execute(engine, f"UPDATE settlement_period SET read_to = {later + 1}")
     assert "only imported movements that no settlement has read may go" in refusal(engine, delete)
+
+
+def test_an_id_is_drawn_and_not_chosen(engine: Engine) -> None:
+    with pytest.raises(DBAPIError, match="cannot insert a non-DEFAULT value into column"):
+        add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00", id=1)
 
 
 @pytest.mark.parametrize("change", ["timezone = 'Asia/Tokyo'", "currency = 'JPY'"])
@@ -201,6 +215,14 @@ def test_zone_and_currency_are_fixed_by_the_first_movement(engine: Engine, chang
     add_movement(engine, organization, 100, "2026-03-10T10:00")
     assert "has movements: its time zone and currency cannot change" in refusal(engine, statement)
     assert execute(engine, "UPDATE organization SET name = 'n', timezone = timezone, currency = currency") == 1
+
+
+def test_a_zone_that_does_not_exist_may_be_corrected_although_there_are_movements(engine: Engine) -> None:
+    organization = add_organization(engine, timezone="Mars/Olympus_Mons")
+    add_movement(engine, organization, 100, "2026-03-10T10:00")
+    assert "cannot change" in refusal(engine, "UPDATE organization SET currency = 'JPY'")
+    assert execute(engine, "UPDATE organization SET timezone = 'Asia/Tokyo'") == 1
+    assert "cannot change" in refusal(engine, "UPDATE organization SET timezone = 'Europe/Madrid'")
 
 
 def test_an_organization_with_ledger_entries_is_never_deleted(engine: Engine) -> None:

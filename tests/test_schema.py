@@ -92,14 +92,14 @@ def column_types(engine: Engine) -> dict[str, str]:
 def test_every_column_is_of_a_type_that_neither_rounds_nor_forgets_its_zone(engine: Engine) -> None:
     exact = {
         "bigint", "integer", "smallint", "numeric", "character", "text", "boolean", "date", "month_start",
-        "timestamp with time zone", "interval", "uuid", "jsonb", "bytea",
+        "timestamp with time zone", "interval", "uuid", "jsonb", "bytea", "ARRAY",
     }  # fmt: skip
     assert {name: type_ for name, type_ in column_types(engine).items() if type_ not in exact} == {}
 
 
 def test_instants_and_months_have_one_type_each(engine: Engine) -> None:
     types = column_types(engine)
-    instants = {type_ for name, type_ in types.items() if name.endswith(("_at", ".cutoff", "_until", ".since"))}
+    instants = {type_ for name, type_ in types.items() if name.endswith(("_at", "_until", ".since"))}
     months = {type_ for name, type_ in types.items() if name.endswith("month")}
     assert (instants, months) == ({"timestamp with time zone"}, {"month_start"})
 
@@ -169,7 +169,7 @@ MACHINES = [
     Machine(
         "settlement_pass",
         {("RUNNING", "DONE"), ("RUNNING", "GIVEN_UP")},
-        {"month": "'2026-05-01'", "pass": "1", "cutoff": STAMP, "planned_at": STAMP},
+        {"month": "'2026-05-01'", "pass": "1", "cutoff": "1", "planned_at": STAMP},
         {"finished_at": {"DONE", "GIVEN_UP"}},
     ),
     Machine(
@@ -276,13 +276,21 @@ def test_a_period_that_is_settled_or_closed_stays(engine: Engine, state: str) ->
 
 def test_a_pass_keeps_its_cutoff(engine: Engine) -> None:
     begin_pass(engine)
-    for change in ("cutoff = clock_timestamp()", "pass = 2"):
+    for change in ("cutoff = 2", "cutoff_at = clock_timestamp()", "is_full = true", "pass = 2"):
         assert "never changes its month, number or cutoff" in refusal(engine, f"UPDATE settlement_pass SET {change}")
+
+
+def test_what_is_read_stays_read(engine: Engine) -> None:
+    begin_month(engine)
+    assert execute(engine, "UPDATE settlement_period SET read_to = 10") == 1
+    for value in ("9", "NULL"):
+        assert "stays read" in refusal(engine, f"UPDATE settlement_period SET read_to = {value}")
+    assert execute(engine, "UPDATE settlement_period SET read_to = 11") == 1
 
 
 def test_one_pass_of_a_month_runs_at_a_time(engine: Engine) -> None:
     begin_pass(engine)
-    second = f"INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('2026-03-01', 2, {STAMP})"
+    second = "INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('2026-03-01', 2, 1)"
     assert "settlement_pass_one_running" in refusal(engine, second)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
@@ -20,10 +21,15 @@ from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import MARCH, ledger, settle
 from ticketflow_orch.months import Month
 
-AGES_LATER = instant("2900-01-01T00:00")
 EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "30"))
-# A month of its own for each example, so that each sees a first pass.
-months = (Month(year, number) for year in itertools.count(2100) for number in (1, 4, 7, 10))
+
+
+def odd_months() -> Iterator[Month]:
+    """A month of its own for each example, so that each sees a first pass; none has a neighbour."""
+    return (Month(year, number) for year in itertools.count(1971) for number in (1, 3, 5, 7, 9, 11))
+
+
+months, refunded = odd_months(), odd_months()
 ids = itertools.count(1_000_000)
 
 
@@ -57,7 +63,7 @@ def test_the_ledger_is_what_the_movements_come_to(engine: Engine, random: Random
         batch = business.movements(count)
         record(engine, batch)
         movements += batch
-        settle(engine, month, now=AGES_LATER)
+        settle(engine, month)
     expected = {key: sums for key, sums in amounts(movements, zones).items() if key[1] == str(month)}
     actual = {key: sums for key, sums in posted(engine).items() if key[1] == str(month)}
     assert without_zeros(actual) == without_zeros(expected)
@@ -74,8 +80,7 @@ SALE = st.tuples(st.integers(1, 200) | st.integers(1, 2**52), st.integers(0, 10_
 def test_a_refund_of_the_whole_is_the_capture_with_the_sign_turned(
     engine: Engine, sales: list[tuple[int, int, int]]
 ) -> None:
-    month = next(months)
-    later = month.next().next()
+    month, later = next(refunded), next(refunded)
     captures = [
         Movement(next(ids), add_organization(engine), "CAPTURE", "EUR", *sale, instant(f"{month}-10T10:00"))
         for sale in sales
@@ -88,8 +93,8 @@ def test_a_refund_of_the_whole_is_the_capture_with_the_sign_turned(
         for capture in captures
     ]  # fmt: skip
     record(engine, captures + refunds)
-    settle(engine, month, now=AGES_LATER)
-    settle(engine, later, now=AGES_LATER)
+    settle(engine, month)
+    settle(engine, later)
     sums = posted(engine)
     for capture in captures:
         gross, _, _, _, taken, tax, net = sums[capture.organization_id, str(month), "EUR"]
@@ -150,11 +155,11 @@ EDGES = {
     "the last zone on earth": ("Pacific/Pago_Pago", "2026-05-01T11:00", Month(2026, 5)),
     "Madrid in winter": ("Europe/Madrid", "2026-02-28T23:00", Month(2026, 3)),
     "Madrid after the clocks went forward": ("Europe/Madrid", "2026-03-31T22:00", Month(2026, 4)),
-    "Madrid in summer": ("Europe/Madrid", "2026-09-30T22:00", Month(2026, 10)),
-    "Madrid after the clocks went back": ("Europe/Madrid", "2026-10-31T23:00", Month(2026, 11)),
-    "the end of a leap day": ("Europe/Madrid", "2028-02-29T23:00", Month(2028, 3)),
-    "the year's end": ("Asia/Kathmandu", "2026-12-31T18:15", Month(2027, 1)),
-    "the first of two midnights": ("America/Havana", "2026-11-01T04:00", Month(2026, 11)),
+    "Madrid in summer": ("Europe/Madrid", "2025-09-30T22:00", Month(2025, 10)),
+    "Madrid after the clocks went back": ("Europe/Madrid", "2025-10-31T23:00", Month(2025, 11)),
+    "the end of a leap day": ("Europe/Madrid", "2024-02-29T23:00", Month(2024, 3)),
+    "the year's end": ("Asia/Kathmandu", "2025-12-31T18:15", Month(2026, 1)),
+    "the first of two midnights": ("America/Havana", "2020-11-01T04:00", Month(2020, 11)),
 }
 
 
@@ -168,7 +173,7 @@ def test_a_month_begins_with_its_first_instant_and_ends_before_the_next(
         moment = instant(edge) + timedelta(microseconds=microseconds)
         add_movement(engine, organization, amount, moment.isoformat())
     for number in (month.previous(), month):
-        settle(engine, number, now=AGES_LATER)
+        settle(engine, number)
     assert ledger(engine, "month", "captures", "net") == [
         (month.previous().first_day, 1, 1),
         (month.first_day, 110, 110 - 11 - 2),
@@ -178,10 +183,10 @@ def test_a_month_begins_with_its_first_instant_and_ends_before_the_next(
 def test_both_hours_between_two_midnights_belong_to_the_new_month(engine: Engine) -> None:
     organization = add_organization(engine, timezone="America/Havana")
     # 00:30 on 1 November in summer time, then again at 00:30 in winter time.
-    for moment in ("2026-11-01T04:30", "2026-11-01T05:30"):
+    for moment in ("2020-11-01T04:30", "2020-11-01T05:30"):
         add_movement(engine, organization, 100, moment)
-    for month in (Month(2026, 10), Month(2026, 11)):
-        settle(engine, month, now=AGES_LATER)
+    for month in (Month(2020, 10), Month(2020, 11)):
+        settle(engine, month)
     assert [row[2] for row in ledger(engine, "month", "sequence", "captures")] == [0, 200]
 
 

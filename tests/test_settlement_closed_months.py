@@ -7,7 +7,7 @@ from sqlalchemy import Engine
 from tests.rows import add_movement, add_organization, add_void
 from tests.test_settlement import MARCH, close_month, ledger, settle
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.due import late_month
+from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.settlement.passes import begin_or_join
 
 FEBRUARY, APRIL = Month(2026, 2), Month(2026, 4)
@@ -67,29 +67,29 @@ def test_what_comes_late_is_asked_for_however_far_closing_is_behind(engine: Engi
     organization = add_organization(engine)
     for month in (FEBRUARY, MARCH, APRIL):
         settle(engine, month)
-    assert due_again(engine) is None
+    assert due_again(engine) == []
     close_month(engine, FEBRUARY)
-    # Nobody settles March once more by themselves: its only pass was before February was closed.
+    # March's only pass was before February was closed.
     add_movement(engine, organization, 777, "2026-02-10T10:00")
-    assert due_again(engine) == MARCH
+    assert due_again(engine) == [MARCH]
     settle(engine, MARCH)
-    assert due_again(engine) is None
+    assert due_again(engine) == []
     add_movement(engine, organization, 5, "2026-03-10T10:00")
     add_movement(engine, organization, 9, "2026-04-10T10:00")
-    assert due_again(engine) == MARCH
+    assert due_again(engine) == [MARCH, APRIL]
     close_month(engine, MARCH)
-    assert due_again(engine) == APRIL
+    assert due_again(engine) == [APRIL]
     settle(engine, APRIL)
-    assert due_again(engine) is None
+    assert due_again(engine) == []
     assert entries(engine) == [(3, 2, 0, 777), (4, 3, 0, 5), (4, 4, 1, 9)]
     begin_or_join(engine, APRIL)
     add_movement(engine, organization, 1, "2026-04-10T10:00")
-    assert due_again(engine) == APRIL
+    assert due_again(engine) == [APRIL]
 
 
-def due_again(engine: Engine) -> Month | None:
+def due_again(engine: Engine) -> list[Month]:
     with engine.connect() as connection:
-        return late_month(connection)
+        return list(late_months(connection))
 
 
 def test_an_idle_organization_gets_no_entry_about_a_closed_month(engine: Engine) -> None:

@@ -14,7 +14,7 @@ from sqlalchemy import Engine, event, text
 from tests.rows import add_organization, instant
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
+from ticketflow_orch.settlement.posting import LARGEST_ID, Chunk, Pass, post_chunk
 
 FEBRUARY = MARCH.previous()
 ZONES = ("Europe/Madrid", "Asia/Tokyo", "America/New_York")
@@ -46,7 +46,7 @@ def statements(engine: Engine) -> Iterator[list[Statement]]:
 
 def statements_to_settle(engine: Engine, month: Month, chunk_size: int) -> int:
     with statements(engine) as executed:
-        settle(engine, month, chunk_size=chunk_size, workers=1)
+        settle(engine, month, chunk_size=chunk_size, workers=1, full=True)
     return len(executed)
 
 
@@ -166,7 +166,7 @@ def add_entries_of_the_months_before(engine: Engine, months: int) -> None:
 def explain(engine: Engine, number: int, mode: str) -> Node:
     """The plan by which pass `number` posts the chunk, custom (made for its parameters) or generic; changes nothing."""
     windows = {zone: MARCH.window(zone) for zone in ZONES}
-    settlement = Pass(MARCH, number, instant("2026-06-15T12:00"))
+    settlement = Pass(MARCH, number, LARGEST_ID, instant("2026-06-15T12:00"))
     with engine.connect() as connection, statements(engine) as executed:
         post_chunk(connection, settlement, CHUNK, windows, "run", first=number == 1)
         connection.rollback()

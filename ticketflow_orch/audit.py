@@ -112,6 +112,12 @@ def settled_months(connection: Connection) -> tuple[Month, ...]:
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
+def open_months(connection: Connection) -> tuple[Month, ...]:
+    """The months that are settled and into which anything may still be posted: who is new there gets a row."""
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
+    return tuple(Month.of_day(day) for day in days.scalars())
+
+
 def months_with_parked(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and not closed, and those, closed or not, in which somebody is still parked."""
     days = connection.execute(text("SELECT DISTINCT month FROM parked_organization WHERE resolved_at IS NULL"))

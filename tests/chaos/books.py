@@ -55,7 +55,7 @@ def fill(engine: Engine) -> None:
     The same rows each time: ids are given, amounts come of them.
     """
     with engine.begin() as connection:
-        for statement in (_ORGANIZATIONS, _CAPTURES, _REVERSALS, _POISON):
+        for statement in (_ORGANIZATIONS, _CAPTURES, _REVERSALS, _POISON, _NUMBERED):
             connection.execute(text(statement), {"organizations": ORGANIZATIONS})
 
 
@@ -78,6 +78,7 @@ _ORGANIZATIONS = """
 _CAPTURES = """
     INSERT INTO money_movement (id, external_ref, organization_id, kind, currency, amount, commission_rate_bps,
         commission_tax_bps, occurred_at)
+    OVERRIDING SYSTEM VALUE
     SELECT organization.id * 100 + n, 'capture-' || organization.id * 100 + n, organization.id, 'CAPTURE',
         CASE WHEN n = 7 THEN 'USD' ELSE currency END, (organization.id * 7919 + n * 104729) % 100000 + 1,
         commission_rate_bps, commission_tax_bps,
@@ -89,6 +90,7 @@ _CAPTURES = """
 _REVERSALS = """
     INSERT INTO money_movement (id, external_ref, organization_id, kind, reverses_id, currency, amount,
         commission_rate_bps, commission_tax_bps, occurred_at)
+    OVERRIDING SYSTEM VALUE
     SELECT id + 50, 'reversal-' || id, organization_id, CASE WHEN id % 2 = 0 THEN 'REFUND' ELSE 'CHARGEBACK' END, id,
         currency, -(amount + 1) / 2, commission_rate_bps, commission_tax_bps, occurred_at + interval '2 days'
     FROM money_movement WHERE id % 4 < 2
@@ -97,6 +99,10 @@ _REVERSALS = """
 _POISON = """
     INSERT INTO money_movement (id, external_ref, organization_id, kind, currency, amount, commission_rate_bps,
         commission_tax_bps, occurred_at)
+    OVERRIDING SYSTEM VALUE
     SELECT 7700 + n, 'poison-' || n, 77, 'CAPTURE', 'EUR', 4611686018427387904, 0, 0, '2026-03-10 10:00Z'
     FROM generate_series(1, 3) AS n
 """
+
+# What is recorded next comes after all of them.
+_NUMBERED = "SELECT setval('money_movement_id_seq', (SELECT max(id) FROM money_movement))"

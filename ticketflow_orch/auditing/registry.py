@@ -112,7 +112,7 @@ INVARIANTS = (
         "Every organization active in a month has its settlement row, the parked aside; judged until it is closed.",
         "Settle the month again: `ticketflow settle YYYY-MM`.",
         Scope.MONTH,
-        _of_members(audit.settled_months, audit.organizations_without_row),
+        _of_members(audit.open_months, audit.organizations_without_row),
     ),
     Invariant(
         "ledger_reconciles",

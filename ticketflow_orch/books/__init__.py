@@ -92,9 +92,8 @@ def close_month(
     What came since the month was settled is settled first, also where a run that began to do so was killed. Then the
     month's ledger is frozen, then it is judged as it will stay, then balances are written in chunks, a transaction
     each, and when none is missing the month is closed. A run that was killed in between leaves a month that is being
-    closed, and the next run goes on; once a balance is written the month is not judged again, since it can only be
-    finished. `now` is the business time (aware); `closed_by` and `run_id` are recorded beside the role that the
-    database knows. `engine` must allow three connections.
+    closed, and the next run goes on. `now` is the business time (aware); `closed_by` and `run_id` are recorded beside
+    the role that the database knows. `engine` must allow three connections.
 
     Raises:
         InputError: the month may not be closed: it is not settled, or not the next in turn, or the ledger or the
@@ -118,7 +117,7 @@ def close_month(
     if state != "CLOSED":
         begin(engine, month, now, first_month)
         with engine.connect() as connection:
-            unfit = None if has_balances(connection, month) else _unfit(connection, month)
+            unfit = _unfit(connection, month, resumed=has_balances(connection, month))
         if unfit is not None:
             take_back(engine, month)
             raise InputError(unfit)
@@ -188,15 +187,16 @@ def _require_fit(connection: Connection, month: Month) -> None:
         raise InputError(unfit)
 
 
-def _unfit(connection: Connection, month: Month) -> str | None:
-    """Why the month may not be closed as it is, in one sentence that names the check and the organizations."""
+def _unfit(connection: Connection, month: Month, *, resumed: bool = False) -> str | None:
+    """Why the month may not be closed as it is, in one sentence that names the check and the organizations.
+
+    Once balances are written (`resumed`) who was entered since has no row, as in a month that is closed.
+    """
     guards = (*settlement_audit.missing_guards(connection), *settlement_audit.order_faults(connection))
     if guards:
         return f"{month} is not closed, because the database does not guard the books: {'; '.join(guards)}."
-    findings = {
-        "complete": settlement_audit.organizations_without_row(connection, month),
-        "honest": settlement_audit.dishonest_organizations(connection, month),
-    }
+    findings = {} if resumed else {"complete": settlement_audit.organizations_without_row(connection, month)}
+    findings |= {"honest": settlement_audit.dishonest_organizations(connection, month)}
     before = last_closed(connection)
     if before is not None:
         findings |= {

@@ -18,18 +18,18 @@ _LOCK_NOT_AVAILABLE = "55P03"
 # The same questions as the guards on both tables ask, answered with a name.
 _SETTLED = text("""
     SELECT external_ref, month FROM (
-        SELECT external_ref, cut.month
+        SELECT organization.external_ref, cut.month
         FROM money_movement
         JOIN organization ON organization.id = organization_id
-        JOIN settlement_window AS cut USING (timezone)
+        JOIN settlement_window AS cut ON cut.timezone = organization.timezone
         WHERE money_movement.import_id = CAST(:import_id AS bigint)
             AND occurred_at >= cut.starts_at AND occurred_at < cut.ends_at
             AND settlement_has_read(money_movement.id, organization_id, cut.month)
         UNION ALL
-        SELECT external_ref, period.month
+        SELECT organization.external_ref, period.month
         FROM organization CROSS JOIN settlement_period AS period
         JOIN ledger_entry ON ledger_entry.month = period.month AND ledger_entry.organization_id = organization.id
-        WHERE import_id = CAST(:import_id AS bigint)
+        WHERE organization.import_id = CAST(:import_id AS bigint)
     ) AS settled
     ORDER BY month, external_ref
     LIMIT 1

@@ -77,7 +77,8 @@ ALTER TABLE settlement_pass RENAME COLUMN cutoff_id TO cutoff;
 ALTER TABLE settlement_pass
     ALTER COLUMN cutoff SET NOT NULL,
     ALTER COLUMN cutoff_at SET DEFAULT clock_timestamp();
-ALTER TABLE settlement_chunk ADD CHECK (high_id IS NOT NULL OR organizations IS NULL);
+ALTER TABLE settlement_chunk
+    ADD CONSTRAINT settlement_chunk_listed_check CHECK (high_id IS NOT NULL OR organizations IS NULL);
 CREATE TRIGGER settlement_pass_frozen BEFORE UPDATE ON settlement_pass FOR EACH ROW
     WHEN ((OLD.month, OLD.pass, OLD.cutoff, OLD.cutoff_at, OLD.is_full)
         IS DISTINCT FROM (NEW.month, NEW.pass, NEW.cutoff, NEW.cutoff_at, NEW.is_full))
@@ -115,7 +116,7 @@ BEGIN
         JOIN organization ON organization.id = removed.organization_id
         LEFT JOIN settlement_window AS cut ON cut.timezone = organization.timezone
             AND removed.occurred_at >= cut.starts_at AND removed.occurred_at < cut.ends_at
-        WHERE import_id IS NULL OR settlement_has_read(removed.id, removed.organization_id, cut.month)
+        WHERE removed.import_id IS NULL OR settlement_has_read(removed.id, removed.organization_id, cut.month)
     ) THEN
         RAISE EXCEPTION 'money_movement is append-only: only imported movements that no settlement has read may go'
             USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = 'money_movement';
@@ -137,13 +138,15 @@ BEGIN
     RETURN NULL;
 END $$;
 
--- A zone in which no month was ever cut may be corrected although there are movements: nothing was counted by it.
+-- A zone that does not exist may be corrected although there are movements: no month was ever cut by it.
 CREATE OR REPLACE FUNCTION organization_guard() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     PERFORM FROM organization WHERE id = OLD.id FOR UPDATE;
     IF EXISTS (SELECT FROM money_movement WHERE organization_id = OLD.id) AND (
-        OLD.currency <> NEW.currency OR EXISTS (SELECT FROM settlement_window WHERE timezone = OLD.timezone)
+        OLD.currency <> NEW.currency
+        OR EXISTS (SELECT FROM settlement_window WHERE timezone = OLD.timezone)
+        OR EXISTS (SELECT FROM pg_timezone_names WHERE name = OLD.timezone)
     ) THEN
         RAISE EXCEPTION 'organization % has movements: its time zone and currency cannot change', OLD.external_ref
             USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;

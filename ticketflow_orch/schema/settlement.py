@@ -81,7 +81,7 @@ settlement_chunk = table(
     column("organizations", ARRAY(sa.BigInteger), nullable=True),
     CheckConstraint("origin_month <= month"),
     CheckConstraint("high_id >= low_id"),
-    CheckConstraint("high_id IS NOT NULL OR organizations IS NULL"),
+    CheckConstraint("high_id IS NOT NULL OR organizations IS NULL", name="settlement_chunk_listed_check"),
     one_of("state", "PLANNED", "DONE", "FAILED"),
     exactly_when("error", "state = 'FAILED'"),
     exactly_when("finished_at", "state <> 'PLANNED'"),

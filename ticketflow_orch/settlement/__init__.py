@@ -64,7 +64,7 @@ class SettlementOptions:
 class SettlementResult:
     """What a run's passes did, with the other runs that worked on them; `settlement` is the last of them.
 
-    `joined`: the last one was begun by another run. Rows: settlement rows written, adjustments written, and of the rows
+    `joined`: one of them was begun by another run. Rows: settlement rows written, adjustments written, and of the rows
     looked at those found as they should be. `seconds`: this run's wall time. `settlement` is None where nothing may be
     posted any more: the month, or a later one, is closed or being closed.
     """
@@ -183,12 +183,12 @@ class _Run:
 def _result(
     connection: Connection, passes: Mapping[int, tuple[Pass, bool]], workers: int, seconds: float
 ) -> SettlementResult:
-    settlement, joined = passes[max(passes)]
+    settlement, _ = passes[max(passes)]
     posted = [posted_by_pass(connection, each) for each, _ in passes.values()]
     return SettlementResult(
         month=settlement.month,
         settlement=settlement,
-        joined=joined,
+        joined=any(joined for _, joined in passes.values()),
         chunks=sum(drained(connection, each).total for each, _ in passes.values()),
         rows_new=sum(one.rows_new for one in posted),
         rows_adjusted=sum(one.rows_adjusted for one in posted),

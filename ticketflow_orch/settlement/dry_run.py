@@ -26,7 +26,15 @@ from ticketflow_orch.settlement.late_movements import (
     takes_postings,
 )
 from ticketflow_orch.settlement.passes import in_unknown_zones, require_over, zones_in_use
-from ticketflow_orch.settlement.posting import AMOUNTS, IN_LIST, IN_RANGE, Chunk, chunk_parameters, difference
+from ticketflow_orch.settlement.posting import (
+    AMOUNTS,
+    IN_LIST,
+    IN_RANGE,
+    LARGEST_ID,
+    Chunk,
+    chunk_parameters,
+    difference,
+)
 from ticketflow_orch.settlement.windows import month_windows
 
 
@@ -65,15 +73,14 @@ class WouldPostTotal:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """What a pass of `month` would post of the movements below the id `cutoff`, at `cutoff_at`; nothing was written.
+    """What a pass of `month` would post at `at` (UTC); nothing was written.
 
     `posts_nothing_more`: the month, or a later one, is closed or being closed. `listed` are the first entries. Each of
     `would_be_parked` is an organization, the month it fails in and the database's error.
     """
 
     month: Month
-    cutoff: int
-    cutoff_at: datetime
+    at: datetime
     posts_nothing_more: bool
     totals: tuple[WouldPostTotal, ...]
     listed: tuple[WouldPost, ...]
@@ -113,18 +120,17 @@ def dry_run(
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:
         require_over(connection, month, now)
-        cutoff, cutoff_at = connection.execute(_CUTOFF).one()
+        at = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
         open_month = takes_postings(connection, month)
         if open_month:
-            comparison = _Comparison(connection, month, cutoff, counted)
+            comparison = _Comparison(connection, month, counted)
             for chunk, windows in comparison.chunks(chunk_size):
                 for entry in comparison.entries(chunk, windows):
                     counted.add(entry)
                     write(month, entry)
     return DryRun(
         month=month,
-        cutoff=cutoff,
-        cutoff_at=cutoff_at,
+        at=at,
         posts_nothing_more=not open_month,
         totals=counted.totals(),
         listed=tuple(counted.listed),
@@ -154,24 +160,23 @@ class _Counted:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """What is posted beside what the movements come to, up to `cutoff`, as a pass of `month` would find both."""
+    """What is posted beside what the movements come to, as a pass of `month` that began now would find both."""
 
     connection: Connection
     month: Month
-    cutoff: int
     counted: _Counted
 
     def chunks(self, size: int) -> Iterator[tuple[Chunk, dict[str, Window]]]:
         """The chunks as a pass would cut them, those about closed months first, each with its month's time windows."""
         timezones = zones_in_use(self.connection)
-        watched = months_to_watch(self.connection, self.month, timezones, self.cutoff)
+        watched = months_to_watch(self.connection, self.month, timezones, LARGEST_ID)
         windows = month_windows(self.connection, (*watched, self.month), timezones)
-        for row in in_unknown_zones(self.connection, self.month, (*watched, self.month), self.cutoff):
+        for row in in_unknown_zones(self.connection, self.month, (*watched, self.month), LARGEST_ID):
             self.counted.would_be_parked.append((row.external_ref, Month.of_day(row.origin_month), row.error))
         is_first = read_to(self.connection, [self.month])[self.month] == 0
         own = None if is_first else self.month
         others = {month: windows[month] for month in (*watched, *([] if own is None else [own]))}
-        unread = Unread.of(self.connection, others, self.cutoff, own=own)
+        unread = Unread.of(self.connection, others, LARGEST_ID, own=own)
         for row in self.connection.execute(_CHANGED_CHUNKS, unread.parameters() | {"size": size}).all():
             origin = Month.of_day(row.origin_month)
             yield Chunk(origin, row.low_id, row.high_id, tuple(row.organizations)), windows[origin]
@@ -180,7 +185,7 @@ class _Comparison:
 
     def entries(self, chunk: Chunk, windows: dict[str, Window]) -> Iterator[WouldPost]:
         """What would be posted for a chunk; one that fails on data is halved down to the organization that fails."""
-        parameters = chunk_parameters(self.month, chunk, windows, self.cutoff)
+        parameters = chunk_parameters(self.month, chunk, windows, LARGEST_ID)
         statement = _WOULD_POST if chunk.organizations is None else _WOULD_POST_FOR_LISTED
         try:
             with self.connection.begin_nested():
@@ -246,9 +251,6 @@ def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
     written = (exact(amount, entry.exponent) for amount in amounts)
     return plain(entry.external_ref), str(month), str(entry.origin), kind, entry.currency, *written
 
-
-# What a pass would draw; asked without drawing, which is a write.
-_CUTOFF = text("SELECT last_value + CAST(is_called AS integer), clock_timestamp() FROM money_movement_id_seq")
 
 _CHANGED_CHUNKS = text(f"{CHANGED_CHUNKS} SELECT * FROM changed_chunk ORDER BY origin_month, low_id")
 

@@ -74,13 +74,11 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     closed in order.
     """
     zones = zones_in_use(connection)
-    if not zones:
-        return ()
-    last = min(Month.of_instant(now, timezone) for timezone in zones).previous()
+    last = min(Month.of_instant(now, timezone) for timezone in zones or ["UTC"]).previous()
     begun = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
     first = None if begun is None else Month.of_day(begun)
     for month in months_between(first_month, last if first is None else min(last, first)):
-        if _has_movements(connection, month, zones):
+        if zones and _has_movements(connection, month, zones):
             first = month if first is None else min(month, first)
             break
     return () if first is None else tuple(months_between(first, last))

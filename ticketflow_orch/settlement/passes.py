@@ -175,7 +175,7 @@ def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
             awaited = {transaction: name for transaction, name in awaited.items() if transaction in still}
 
 
-def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int) -> dict[Month, dict[str, Window]]:
+def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int = 100) -> dict[Month, dict[str, Window]]:
     """Cut the pass into chunks, once; returns the time windows of each month it is about.
 
     The first pass of a month looks at all organizations, a later one at those that can have changed. The first month

@@ -78,16 +78,15 @@ def posted_by_pass(connection: Connection, settlement: Pass) -> Posted:
 
 
 def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrganization, ...]:
-    """The organizations on which the pass failed."""
+    """The organizations that could not be settled in the months that the pass was about, closed ones included."""
     parked = text("""
-        SELECT external_ref, parked.month, coalesce(parked.error, reason) AS why, since
-        FROM settlement_chunk AS chunk
-        JOIN parked_organization AS parked ON parked.month = chunk.origin_month
-            AND parked.error IS NOT NULL AND resolved_at IS NULL
-            AND organization_id BETWEEN chunk.low_id AND coalesce(chunk.high_id, organization_id)
+        SELECT external_ref, parked.month, error AS why, since
+        FROM settlement_pass
+        JOIN parked_organization AS parked ON parked.month = settlement_pass.month
+            OR parked.month <= closed_through
         JOIN organization ON organization.id = organization_id
-        WHERE chunk.month = :month AND chunk.pass = :pass AND chunk.state = 'FAILED'
-        ORDER BY organization_id
+        WHERE settlement_pass.month = :month AND pass = :pass AND error IS NOT NULL AND resolved_at IS NULL
+        ORDER BY organization_id, parked.month
     """)
     rows = connection.execute(parked, settlement.key)
     return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
