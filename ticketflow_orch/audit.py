@@ -343,7 +343,7 @@ _BEFORE_THE_FIRST = text("""
 _ORDER = text("""
     SELECT attidentity AS identity, coalesce(sequence.oid = CAST(owned AS regclass), false) AS owned,
         coalesce(seqcache, 1) AS cache, coalesce(seqincrement, 1) AS increment, coalesce(seqcycle, false) AS cycles,
-        CASE WHEN has_sequence_privilege(sequence.oid, 'SELECT') THEN coalesce((
+        CASE WHEN has_sequence_privilege(sequence.oid, 'USAGE, SELECT') THEN coalesce((
             SELECT last_value + 1 FROM pg_sequences
             WHERE schemaname = relnamespace.nspname AND sequencename = 'money_movement_id_seq'), 1) END AS next_id,
         coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,

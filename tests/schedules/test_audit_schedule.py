@@ -49,8 +49,8 @@ def test_every_tick_requests_a_run_unless_one_is_at_work(url: URL) -> None:
         assert isinstance(request, dg.RunRequest)
         assert request.tags[SCHEDULED_FOR] == tick.isoformat(timespec="seconds")
         instance.create_run_for_job(
-            repository.get_job(audit_job.name), status=dg.DagsterRunStatus.QUEUED, tags=request.tags
+            repository.get_job(audit_job.name), status=dg.DagsterRunStatus.STARTED, tags=request.tags
         )
         skipped = audit_schedule(context)
         assert isinstance(skipped, dg.SkipReason)
-        assert "is still queued" in str(skipped.skip_message)
+        assert "is still started" in str(skipped.skip_message)
