@@ -30,6 +30,9 @@ class SettlementConfig(dg.Config):
     writer_wait: float = Field(
         settings().writer_wait, gt=0, description="Seconds to wait for transactions that are writing movements."
     )
+    full: bool = Field(
+        False, description="Recompute every organization, closed months included, not only those that can have changed."
+    )
     dry_run: bool = Field(False, description="Show what would be posted now, and post nothing.")
     dry_run_file: str = Field("", description="Where a dry run writes all it would post as CSV; empty: no file.")
 
@@ -81,6 +84,7 @@ def monthly_settlement(
                     workers=config.workers,
                     writer_wait=config.writer_wait,
                     parked_limit=settings().parked_limit,
+                    full=config.full,
                 ),
                 publish=outbox.append,
                 progress=settlement_progress(context.log.info),

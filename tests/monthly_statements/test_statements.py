@@ -101,6 +101,20 @@ def test_what_came_late_for_a_stated_month_is_an_adjustment_with_its_origin(engi
     assert rates_of(statements(engine, JANUARY, organization)[0]) == [("2026-01", 1000, 10_005, 1_001, 8_804)]
 
 
+def test_a_late_sale_and_its_void_that_one_pass_read_together_are_behind_the_statement(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 10_000, "2026-02-10T10:00")
+    close(engine, FEBRUARY)
+    add_void(engine, add_movement(engine, organization, 700, "2026-02-11T10:00"))
+    close(engine, MARCH)
+    [statement] = statements(engine, MARCH, organization)
+    assert (statement.net, rates_of(statement, adjusted=True)) == (0, [])
+    assert movements(engine, MARCH, organization) == [("CAPTURE", 700), ("CAPTURE", -700)]
+    # They are in one statement.
+    close(engine, APRIL)
+    assert movements(engine, APRIL, organization) == []
+
+
 def test_what_comes_late_in_two_steps_is_stated_in_two_steps(engine: Engine) -> None:
     organization = add_organization(engine)
     add_movement(engine, organization, 5, "2026-01-10T10:00")

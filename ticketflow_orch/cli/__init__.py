@@ -36,9 +36,10 @@ from ticketflow_orch.cli import (
     status,
     ui,
 )
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InputError, InterruptedRunError
 
 REFUSED = 2
+INTERRUPTED = 130
 
 
 app = typer.Typer(
@@ -100,3 +101,9 @@ def main() -> None:
         # Further lines are lists that the command has shown as a table.
         typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
         sys.exit(REFUSED)
+    except InterruptedRunError:
+        again = " ".join(["ticketflow", *sys.argv[1:]])
+        typer.echo(
+            f"Interrupted. What is done stays, and nothing is done twice; `{again}` goes on from there.", err=True
+        )
+        sys.exit(INTERRUPTED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
+from assets.partitions import months as partitions
 from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.definitions import defs
+from ticketflow_orch.errors import InputError, InterruptedRunError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.passes import latest_progress
 
@@ -28,6 +32,8 @@ STATEMENTS_JOB = "statements_job"
 # Dagster's own log goes to the instance, where the UI shows it; on the terminal only what went wrong matters.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _SECONDS_BETWEEN_LOOKS = 0.3
+# What Dagster makes of Ctrl-C inside a step.
+_INTERRUPTED = "DagsterExecutionInterruptedError"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +72,20 @@ def close_months(months: Sequence[Month], tags: dict[str, str]) -> SpanRun:
 
 
 def run_span(job: str, months: Sequence[Month], tags: dict[str, str]) -> SpanRun:
-    """Run a job that takes months, which follow one another, all at once."""
+    """Run a job that takes months, which follow one another, all at once.
+
+    Raises:
+        InputError: one of the months is no partition.
+        InterruptedRunError: Ctrl-C; the run is marked as failed.
+    """
+    _require_partitions(months)
     span = {ASSET_PARTITION_RANGE_START_TAG: str(months[0]), ASSET_PARTITION_RANGE_END_TAG: str(months[-1])}
-    with dg.DagsterInstance.get() as instance:
+    with _instance() as instance:
         result = defs.resolve_job_def(job).execute_in_process(
             instance=instance, run_config=_QUIET, tags=tags | span, raise_on_error=False
         )
     done = [event.step_materialization_data for event in result.all_events if event.is_step_materialization]
-    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    failures = _failures(result)
     counted = Counter[str]()
     for event in done:
         values = ((label, entry.value) for label, entry in event.materialization.metadata.items())
@@ -87,20 +99,28 @@ def run_span(job: str, months: Sequence[Month], tags: dict[str, str]) -> SpanRun
     )
 
 
-def settle_months(engine: Engine, months: Sequence[Month], tags: dict[str, str]) -> Iterator[MonthRun]:
+def settle_months(
+    engine: Engine, months: Sequence[Month], tags: dict[str, str], *, full: bool = False
+) -> Iterator[MonthRun]:
     """Run the settlement of each month in turn; a bar shows months and chunks on a terminal.
 
     The runs do not pass Dagster's queue; what keeps them apart from others of the same month is the database.
+
+    Raises:
+        InputError: one of the months is no partition.
+        InterruptedRunError: Ctrl-C; the run that was in hand is marked as failed.
     """
+    _require_partitions(months)
     job = defs.resolve_job_def(JOB)
-    with dg.DagsterInstance.get() as instance, _bar() as bar:
+    config = _QUIET | ({"ops": {"monthly_settlement": {"config": {"full": True}}}} if full else {})
+    with _instance() as instance, _bar() as bar:
         overall = bar.add_task("months", total=len(months))
         for month in months:
             with _chunks_shown(engine, bar, month):
                 result = job.execute_in_process(
                     partition_key=str(month),
                     instance=instance,
-                    run_config=_QUIET,
+                    run_config=config,
                     tags=tags,
                     raise_on_error=False,
                 )
@@ -111,7 +131,7 @@ def settle_months(engine: Engine, months: Sequence[Month], tags: dict[str, str])
 def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
     materializations = result.asset_materializations_for_node("monthly_settlement") if result.success else []
     metadata = materializations[0].metadata if materializations else {}
-    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    failures = _failures(result)
     return MonthRun(
         month=month,
         run_id=result.run_id,
@@ -123,6 +143,39 @@ def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
             for name in ("rows new", "rows adjusted", "rows existing", "parked")
         },
     )
+
+
+def _require_partitions(months: Sequence[Month]) -> None:
+    first, last = partitions.get_first_partition_key(), partitions.get_last_partition_key()
+    for month in months:
+        if not partitions.has_partition_key(str(month)):
+            raise InputError(
+                f"{month} is none of the months that are over, {first} to {last}; "
+                "TICKETFLOW_FIRST_MONTH sets the first."
+            )
+
+
+@contextmanager
+def _instance() -> Iterator[dg.DagsterInstance]:
+    """The instance that the UI shows, without its capture of what runs print, which is nothing.
+
+    The processes that capture would print tracebacks of their own on Ctrl-C.
+    """
+    overrides = {
+        "compute_logs": {
+            "module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {},
+        }
+    }  # fmt: skip
+    reference = InstanceRef.from_dir(os.environ["DAGSTER_HOME"], overrides=overrides)
+    with dg.DagsterInstance.from_ref(reference) as instance:
+        yield instance
+
+
+def _failures(result: dg.ExecuteInProcessResult) -> list[dg.StepFailureData]:
+    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
+    if any(failure.error is not None and failure.error.cls_name == _INTERRUPTED for failure in failures):
+        raise InterruptedRunError
+    return failures
 
 
 def _red_checks(result: dg.ExecuteInProcessResult) -> tuple[str, ...]:

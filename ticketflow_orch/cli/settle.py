@@ -20,6 +20,10 @@ def settle(
     month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The month to settle.")] = None,
     first: Annotated[str | None, typer.Option("--from", metavar="YYYY-MM", help="The first of several.")] = None,
     last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last of several.")] = None,
+    *,
+    full: Annotated[
+        bool, typer.Option("--full", help="Recompute everybody, not only who can have changed since the last time.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be posted; post nothing.")] = False,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="With --dry-run: write all of it there, as CSV.")
@@ -27,9 +31,11 @@ def settle(
 ) -> None:
     """Settle a month, or all months from --from to --to, one run each. Repeating it posts only what came late.
 
-    With --dry-run a month is not settled: what a settlement would post now is shown, and nothing is written.
+    A repeat looks only at who can have changed; with --full it recomputes everybody, closed months included. With
+    --dry-run a month is not settled: what a settlement would post now is shown, and nothing is written.
 
-    Exit code 1 when a month failed, has parked organizations, or a check is red.
+    Exit code 1 when a month failed, has parked organizations, or a check is red. What Ctrl-C interrupts is neither lost
+    nor posted twice: the same command goes on from there.
     """
     from ticketflow_orch.cli.month_runs import settle_months
     from ticketflow_orch.cli.session import instance_and_database
@@ -48,7 +54,7 @@ def settle(
         return
     green = True
     with instance_and_database("settle") as engine:
-        for run in settle_months(engine, months, tags={}):
+        for run in settle_months(engine, months, tags={}, full=full):
             green = report(run) and green
     raise typer.Exit(0 if green else 1)
 

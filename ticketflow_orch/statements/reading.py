@@ -165,13 +165,27 @@ _ORIGINS = text(f"""
 """)
 
 # `posted_to`: what was recorded before it was posted by the end of this month; `posted_from`: by the balance before.
-# They are the cutoffs of the last passes that did the organization's chunk, whatever became of the passes.
+# They are the cutoffs of the last passes that did the organization's chunk, whatever became of the passes. What came
+# late and came to nothing, such as a sale and its void, has no entry, and is behind the statement all the same.
 _SPANS = f"""
-    {_COVERED}, span AS MATERIALIZED (
+    {_COVERED}, read_late AS (
+        SELECT balance.organization_id, balance.currency, previous_month, chunk.origin_month
+        FROM organization_balance AS balance
+        JOIN settlement_chunk AS chunk ON chunk.origin_month < chunk.month AND chunk.state = 'DONE'
+            AND chunk.month <= CAST(:month AS date)
+            AND chunk.month > coalesce(CAST(previous_month AS date), CAST('-infinity' AS date))
+            AND balance.organization_id BETWEEN low_id AND coalesce(high_id, balance.organization_id)
+        WHERE balance.month = CAST(:month AS date)
+            AND balance.organization_id = ANY (CAST(:organizations AS bigint[]))
+    ), behind AS (
+        SELECT organization_id, currency, previous_month, origin_month FROM covered
+        UNION
+        SELECT * FROM read_late
+    ), span AS MATERIALIZED (
         SELECT covered.organization_id, covered.currency, covered.origin_month, starts_at, ends_at,
             max(cutoff) AS posted_to,
             max(cutoff) FILTER (WHERE chunk.month <= CAST(previous_month AS date)) AS posted_from
-        FROM covered
+        FROM behind AS covered
         JOIN organization ON organization.id = covered.organization_id
         JOIN settlement_window ON settlement_window.month = covered.origin_month
             AND settlement_window.timezone = organization.timezone
