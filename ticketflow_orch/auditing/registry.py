@@ -119,8 +119,8 @@ INVARIANTS = (
         "What is posted about a month, in whatever month, is what its movements come to, each amount, organization by "
         "organization, as far as they were read; the parked aside.",
         "Settle the first month that is not closed with `ticketflow settle YYYY-MM --full`; it posts the difference. "
-        "For a month before the first that was closed, void a movement of it and enter it again: the whole organization is "
-        "read then.",
+        "For a month before the first that was closed, void a movement of it and enter it again: all of its "
+        "organization is read then.",
         Scope.MONTH,
         _reconciles,
     ),
