@@ -127,7 +127,7 @@ SETTLEMENT_CHECKS = [
     _month_check(
         "nothing_parked",
         audit.parked_in,
-        "No organization is parked in a month, closed ones included: it is not paid until that is mended.",
+        "No organization is parked in a month, closed ones included: it is not paid until that is fixed.",
         audit.months_with_parked,
     ),
     guarded,

@@ -99,9 +99,9 @@ def test_the_doctor_says_when_ids_are_not_the_order_of_recording() -> None:
         assert "order of recording  ok" in invoke("doctor").stdout
         with engine.begin() as connection:
             connection.execute(text(cache.format(32)))
-        told = invoke("doctor")
-        assert told.exit_code == 1
-        assert "money_movement.id comes from a sequence with cache 32 instead of 1" in told.stdout
+        found = invoke("doctor")
+        assert found.exit_code == 1
+        assert "money_movement.id comes from a sequence with cache 32 instead of 1" in found.stdout
     finally:
         with engine.begin() as connection:
             connection.execute(text(cache.format(1)))

@@ -105,7 +105,7 @@ class Finding:
 
 
 def settled_months(connection: Connection) -> tuple[Month, ...]:
-    """The months that are settled and not closed: those whose entries may still be wrong and may still be mended."""
+    """The months that are settled and not closed: those whose entries may still be wrong and may still be fixed."""
     days = connection.execute(
         text("SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month")
     )
@@ -198,7 +198,7 @@ def order_faults(connection: Connection) -> tuple[str, ...]:
     """Why the ids of movements may not be the order in which they were recorded, in words: settlements stand on it."""
     row = connection.execute(_ORDER).one()
     faults = {
-        "is not GENERATED ALWAYS, so whoever writes may name an id that was read past": row.identity != "a",
+        "is not GENERATED ALWAYS, so a writer may name an id that was read past": row.identity != "a",
         "has no sequence of its own called money_movement_id_seq": not row.owned,
         f"comes from a sequence with cache {row.cache} instead of 1, so sessions keep ids back for later": row.cache
         > 1,

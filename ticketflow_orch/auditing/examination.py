@@ -15,7 +15,7 @@ from ticketflow_orch.auditing.registry import INVARIANTS
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 
-# Told before each answer is there: which invariant, and which month was answered last.
+# Called before each answer is there: which invariant, and which month was answered last.
 Progress = Callable[[Invariant, Month | None], None]
 
 

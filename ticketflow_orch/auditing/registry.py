@@ -72,7 +72,7 @@ INVARIANTS = (
         "Ids of movements are always drawn from their own sequence, one at a time, which is ahead of all ids and "
         "cutoffs.",
         "ALTER TABLE money_movement ALTER COLUMN id SET GENERATED ALWAYS SET CACHE 1 SET INCREMENT 1 SET NO CYCLE; and "
-        "setval('money_movement_id_seq', …) to the largest id or cutoff. Then `ticketflow audit` once more.",
+        "setval('money_movement_id_seq', …) to the largest id or cutoff. Then run `ticketflow audit` again.",
         Scope.DATABASE,
         _order,
     ),
@@ -229,7 +229,7 @@ INVARIANTS = (
         "outbox_consistent",
         "Every event has its cause and every cause its event, and none is in the hands of a relay that is gone for an "
         "hour.",
-        "Look why the relay does not run: `ticketflow outbox list --state INFLIGHT`; a missing event is told by hand.",
+        "Look why the relay does not run: `ticketflow outbox list --state INFLIGHT`; a missing event is sent by nobody, so tell its receiver.",
         Scope.DATABASE,
         effects.inconsistent_events,
     ),
