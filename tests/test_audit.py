@@ -385,7 +385,7 @@ def test_movements_that_no_settlement_will_read_are_named(engine: Engine) -> Non
     assert broken(engine)["ledger_reconciles"] == found["ledger_reconciles"]
 
 
-def test_whoever_is_parked_or_in_doubt_is_named_and_nothing_else_is_wrong(engine: Engine) -> None:
+def test_an_organization_that_is_parked_is_named_and_nothing_else_is_wrong(engine: Engine) -> None:
     poisoned = add_organization(engine, external_ref="poisoned")
     for _ in range(3):
         add_movement(engine, poisoned, 2**62, "2026-03-10T10:00")

@@ -229,7 +229,8 @@ INVARIANTS = (
         "outbox_consistent",
         "Every event has its cause and every cause its event, and none is in the hands of a relay that is gone for an "
         "hour.",
-        "Look why the relay does not run: `ticketflow outbox list --state INFLIGHT`; a missing event is sent by nobody, so tell its receiver.",
+        "Look why the relay does not run: `ticketflow outbox list --state INFLIGHT`; "
+        "a missing event is sent by nobody, so tell its receiver.",
         Scope.DATABASE,
         effects.inconsistent_events,
     ),
