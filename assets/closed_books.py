@@ -10,9 +10,10 @@ from assets.month_chart import month_chart
 from assets.month_loop import each_month, launched_by
 from assets.monthly_settlement import monthly_settlement
 from assets.partitions import months
-from assets.settlement_checks import judged
+from assets.settlement_checks import audited, judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.audit import Finding
+from ticketflow_orch.auditing import INVARIANTS, Scope
 from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
 from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
 from ticketflow_orch.counts import counted
@@ -151,7 +152,39 @@ def _books_check(
     return check
 
 
+@dg.asset_check(
+    asset=closed_books,
+    name="ledger_reconciles",
+    description="What is posted about every month, closed ones included, is what its movements come to, each amount, "
+    "as far as they were read; the parked aside.",
+)
+def ledger_reconciles(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether all that was ever posted is what was ever sold, refunded and charged."""
+    return audited(database, "ledger_reconciles", [one for one in INVARIANTS if one.name == "ledger_reconciles"])
+
+
+# Those that have a check of their own, or are only listed.
+_ASKED_ELSEWHERE = {
+    "guarded", "order_of_recording", "complete", "nothing_parked", "ledger_reconciles", "chain_holds",
+    "closed_months_unchanged", "payables_paid", "nothing_in_doubt",
+}  # fmt: skip
+
+
+@dg.asset_check(
+    asset=closed_books,
+    name="all_fits_together",
+    description="Periods, passes, entries, totals, balances, payouts, mails, events, claims and firings agree; "
+    "`ticketflow audit` shows the same one by one.",
+)
+def all_fits_together(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether any invariant is broken that has no check of its own."""
+    others = [one for one in INVARIANTS if one.scope != Scope.LISTED and one.name not in _ASKED_ELSEWHERE]
+    return audited(database, "all_fits_together", others)
+
+
 BOOKS_CHECKS = [
+    ledger_reconciles,
+    all_fits_together,
     _books_check(
         "chain_holds",
         audit.broken_chain,
