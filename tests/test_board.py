@@ -62,6 +62,15 @@ def test_nothing_is_shown_before_anybody_has_sold_anything(engine: Engine) -> No
     assert board(engine).months == ()
 
 
+def test_an_organization_in_an_unknown_zone_hides_no_month_that_is_settled(engine: Engine, organization: int) -> None:
+    sell(engine, organization, JANUARY)
+    settle(engine, JANUARY)
+    add_organization(engine, timezone="Mars/Olympus")
+    shown = board(engine)
+    assert [month.month for month in shown.months] == [JANUARY]
+    assert shown.unread.startswith("Time zone 'Mars/Olympus' is unknown to tzdata")
+
+
 def test_of_a_long_history_the_last_three_years_are_shown(engine: Engine, organization: int) -> None:
     for number in range(MONTHS_SHOWN + 4):
         settle(engine, Month(2026 + number // 12, number % 12 + 1), now=instant("2030-01-15T12:00"))

@@ -21,7 +21,7 @@ NOW = instant("2026-06-02T12:00")
 WELL = Situation(
     business_now=NOW, database_now=NOW, clock_difference=0.2, firings=(), effects=(), undelivered=(),
     delivered=(), last_success={}, due_since={}, outbox=Backlog(NOW, None, 0, 0, 0, 0), payouts=(), unsettled=(),
-    parked=0, stale=(), stuck=0, without_ticket=0,
+    unstated={}, unknown_zones={}, parked=0, stale=(), stuck=0, without_ticket=0, unanswered={},
 )  # fmt: skip
 
 
@@ -66,6 +66,23 @@ def test_a_month_that_is_unsettled_after_day_3_is_a_problem(at: datetime, lines:
 def test_december_is_due_in_the_year_after() -> None:
     assert found(business_now=instant("2027-01-02T12:00"), unsettled=(Month(2026, 12),)) == []
     assert len(found(business_now=instant("2027-01-04T12:00"), unsettled=(Month(2026, 12),))) == 1
+
+
+def test_a_month_that_was_closed_days_ago_and_lacks_statements_is_a_problem() -> None:
+    longest = timedelta(days=3)
+    assert found(unstated={Month(2026, 4): NOW - longest}) == []
+    [line] = found(unstated={Month(2026, 4): NOW - longest - timedelta(seconds=1)})
+    assert line.startswith("2026-04 was closed 2026-05-30T11:59:59+00:00 and lacks statements; materialize")
+
+
+def test_what_a_bad_row_keeps_from_being_told_is_said_once_and_each_unknown_zone_is_named() -> None:
+    why = "Time zone 'Mars/Olympus' is unknown to tzdata; use an IANA name such as 'Europe/Madrid'."
+    zones = {"hall-7": "Mars/Olympus", "hall-8": "UTC+2"}
+    assert found(unanswered={"unsettled": why, "stuck": why}, unknown_zones=zones) == [
+        f"data: a question had no answer: {why}",
+        f"data: organization hall-7: {why}",
+        "data: organization hall-8: " + why.replace("Mars/Olympus", "UTC+2"),
+    ]
 
 
 def test_an_event_that_waits_for_long_in_the_outbox_is_a_problem() -> None:

@@ -13,7 +13,18 @@ import dagster as dg
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.books import APRIL, FEBRUARY, FIRST, JANUARY, balances, breaches, close, settle_and_close, state_of
+from tests.books import (
+    APRIL,
+    FEBRUARY,
+    FIRST,
+    JANUARY,
+    add_opening_balance,
+    balances,
+    breaches,
+    close,
+    settle_and_close,
+    state_of,
+)
 from tests.folders import write_folder
 from tests.payable import rows
 from tests.rows import add_movement, add_organization, add_void, instant
@@ -364,6 +375,19 @@ def test_an_organization_in_a_zone_that_nobody_knows_stops_itself_alone_and_is_n
     assert not any("mars" in line for line in health(engine, after=timedelta(hours=25)))
 
 
+def test_an_opening_balance_of_somebody_in_an_unknown_zone_waits_and_keeps_nobody_from_a_statement(
+    engine: Engine, unattended: Callable[..., None]
+) -> None:
+    sold(engine)
+    lost = add_organization(engine, timezone="Mars/Olympus", joined_on=date(2026, 6, 1))
+    add_opening_balance(engine, lost, 500)
+    unattended("2026-02-02")
+    assert rows(engine, "SELECT state, stated_at IS NOT NULL FROM settlement_period") == [("CLOSED", True)]
+    execute(engine, "UPDATE organization SET timezone = 'Asia/Tokyo' WHERE id = :id", id=lost)
+    unattended("2026-03-02")
+    assert balances(engine, "month", "opening", where=f"organization_id = {lost}") == [(date(2026, 2, 1), 500)]
+
+
 def test_an_organization_that_cannot_be_settled_is_named_and_goes_on_when_its_data_are_corrected(
     engine: Engine, unattended: Callable[..., None]
 ) -> None:
@@ -432,6 +456,7 @@ def test_a_month_that_stands_still_for_three_days_is_named_with_its_command(
     assert line.endswith("`ticketflow close 2026-04` closes it, or says why not.")
     close(engine, APRIL)
     [line] = [line for line in health(engine, after=timedelta(days=4)) if "closed" in line]
-    assert line.startswith("2026-04 is closed and not stated, since ")
+    assert line.startswith("2026-04 was closed ")
+    assert " and lacks statements; materialize settlement_statements for it" in line
     unattended("2026-05-04")
     assert not any("closed" in line for line in health(engine, after=timedelta(days=4)))

@@ -22,15 +22,17 @@ from ticketflow_orch.books import ClosingOptions, IncompleteClosingError, close_
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, day_window, months_between
-from ticketflow_orch.payouts import PayoutRules, request_payouts
+from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, request_payouts
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
-from ticketflow_orch.statements import StatementOptions, UnbalancedStatementError, state_month
+from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, state_month
 from ticketflow_orch.statements.place import Place
 
 _MAIL_FROM = instant("2025-10-01T00:00")
+# One that cannot be paid or stated keeps nobody else from it, in this month or in those that follow.
+LEFT_OUT = (PayoutsLeftOutError, StatementsLeftOutError)
 # What a run, or a person's command, may answer instead of doing what it was asked for. Anything else is a fault.
-REFUSALS = (InputError, IncompleteSettlementError, IncompleteClosingError, UnbalancedStatementError)
+REFUSALS = (InputError, IncompleteSettlementError, IncompleteClosingError, *LEFT_OUT)
 
 Work = Callable[[Engine], object]
 
@@ -141,7 +143,9 @@ class Schedules:
                     work(engine, month, now)
                 except REFUSALS as refusal:
                     self.tell(f"{now:%m-%d %H:%M} {work.__name__} {month}: {refusal}")
-                    return
+                    if not isinstance(refusal, LEFT_OUT):
+                        return
+                    continue
                 self.tell(f"{now:%m-%d %H:%M} {work.__name__} {month}: done")
 
         return run

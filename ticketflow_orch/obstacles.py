@@ -115,7 +115,7 @@ def _held(connection: Connection) -> Iterator[Obstacle]:
 
 
 def _standing_still(connection: Connection, payouts_from: Month | None) -> Iterator[Obstacle]:
-    """The first month that is settled and not closed, and those that are closed and not paid, or not stated."""
+    """The first month that is settled and not closed, and those that are closed and not paid."""
     turn = connection.execute(_NOT_CLOSED).one_or_none()
     if turn is not None:
         month = Month.of_day(turn.month)
@@ -123,14 +123,12 @@ def _standing_still(connection: Connection, payouts_from: Month | None) -> Itera
             f"{month} is {turn.state} and not closed", turn.settled_at,
             f"`ticketflow close {month}` closes it, or says why not", _LONGEST_STANDSTILL,
         )  # fmt: skip
-    for row in connection.execute(_CLOSED, {"from": None if payouts_from is None else payouts_from.first_day}):
+    for row in connection.execute(_NOT_PAID, {"from": None if payouts_from is None else payouts_from.first_day}):
         month = Month.of_day(row.month)
-        for lacks, done, asset in ((row.unpaid, "paid", "payouts"), (row.unstated, "stated", "settlement_statements")):
-            if lacks:
-                yield Obstacle(
-                    f"{month} is closed and not {done}", row.closed_at,
-                    f"see the last run of {asset}, or materialize it for {month}", _LONGEST_STANDSTILL,
-                )  # fmt: skip
+        yield Obstacle(
+            f"{month} is closed and not paid", row.closed_at,
+            f"see the last run of payouts, or materialize it for {month}", _LONGEST_STANDSTILL,
+        )  # fmt: skip
 
 
 def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstacle]:
@@ -188,14 +186,11 @@ _NOT_CLOSED = text("""
     WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month LIMIT 1
 """)
 
-_CLOSED = text("""
-    SELECT * FROM (
-        SELECT month, closed_at, stated_at IS NULL AS unstated,
-            month >= CAST(:from AS date) AND paid_at IS NULL AND NOT EXISTS (
-                SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD') AS unpaid
-        FROM settlement_period AS period WHERE state = 'CLOSED'
-    ) AS closed
-    WHERE unstated OR unpaid ORDER BY month
+_NOT_PAID = text("""
+    SELECT month, closed_at FROM settlement_period AS period
+    WHERE state = 'CLOSED' AND month >= CAST(:from AS date) AND paid_at IS NULL AND NOT EXISTS (
+        SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
+    ORDER BY month
 """)
 
 _BEFORE_FIRST = text("""

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli import (
+    audit,
     books,
     claims,
     db,
@@ -63,6 +64,7 @@ app.command("status")(status.status)
 app.command("explain")(explain.explain)
 app.command("statement")(statement.statement)
 app.command("effects")(effects.effects)
+app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.command("health")(health.health)
 app.command("metrics")(metrics.metrics)

@@ -62,7 +62,10 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _server(databases)
     if databases.embedded is not None and databases.embedded.pid() is None:
         return
-    yield _schema(databases)
+    schema = _schema(databases)
+    yield schema
+    if schema.state == State.OK:
+        yield _order_of_recording(databases)
     yield from _dagster(settings, databases)
 
 
@@ -121,6 +124,21 @@ def _schema(databases: Databases) -> Finding:
     finally:
         engine.dispose()
     return Finding("schema", State.OK, "at the revision of this code")
+
+
+def _order_of_recording(databases: Databases) -> Finding:
+    from ticketflow_orch.audit import order_faults
+
+    subject = "order of recording"
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
+    try:
+        with engine.connect() as connection:
+            faults = order_faults(connection)
+    finally:
+        engine.dispose()
+    if faults:
+        return Finding(subject, State.WRONG, "; ".join(faults), "`ticketflow audit` says what to do")
+    return Finding(subject, State.OK, "ids of movements are drawn one at a time, ahead of all that was read")
 
 
 def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:

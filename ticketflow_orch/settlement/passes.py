@@ -208,9 +208,9 @@ def in_unknown_zones(
 ) -> Sequence[Row[tuple[int, str, date, str, bool]]]:
     """Who cannot be settled by a pass of `month` about `months`, because nobody knows when months end in their zones.
 
-    Those active in `month`, and those with movements that may lie in one of `months`; a month too many is no harm: it
-    is looked at for them when their zone is known. Columns: organization_id, external_ref, origin_month, error, and
-    is_parked: whether a pass has left them out already.
+    Those active in `month` or with an opening balance that waits, and those with movements that may lie in one of
+    `months`; a month too many is no harm: it is looked at for them when their zone is known. Columns:
+    organization_id, external_ref, origin_month, error, and is_parked: whether a pass has left them out already.
     """
     unknown = unknown_zones(connection)
     if not unknown:
@@ -420,6 +420,9 @@ _IN_UNKNOWN_ZONES = text("""
     WHERE timezone = ANY (CAST(:unknown AS text[])) AND (
         (origin_month = CAST(:month AS date) AND joined_on < CAST(:after AS date)
             AND (left_on IS NULL OR left_on >= CAST(:month AS date)))
+        OR (origin_month = CAST(:month AS date) AND EXISTS (
+            SELECT FROM opening_balance
+            WHERE opening_balance.organization_id = organization.id AND balance_month IS NULL))
         OR EXISTS (
             SELECT FROM money_movement
             WHERE organization_id = organization.id AND money_movement.id < CAST(:cutoff AS bigint)
