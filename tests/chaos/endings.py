@@ -9,25 +9,22 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Row, text
 
-from tests.books import breaches
-from tests.chaos.histories import FIRST, UNKNOWN_ZONE, Platform, configured
+from tests.audited import broken
+from tests.chaos.histories import FIRST, Platform, configured
 from tests.oracle import AMOUNTS, amounts, posted, without_zeros
-from ticketflow_orch import audit as settlement_audit
-from ticketflow_orch.audit import Finding
 from ticketflow_orch.board import read_board
-from ticketflow_orch.books import audit
+from ticketflow_orch.books.audit import closed_months
 from ticketflow_orch.database import transaction
 from ticketflow_orch.health import problems
 from ticketflow_orch.parking import unpark
-from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
 from ticketflow_orch.payouts.decisions import Selection, confirm, release
 from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_over
 from ticketflow_orch.situation import read_situation
-from ticketflow_orch.statements.audit import statements_that_do_not_add_up
+from ticketflow_orch.statements.audit import stated_months, statements_that_do_not_add_up
 
 # Organization and currency.
 Account = tuple[int, str]
@@ -79,7 +76,7 @@ class Ending:
             rows = {
                 row.month: row for row in connection.execute(text("SELECT * FROM settlement_period ORDER BY month"))
             }
-            closed = audit.closed_months(connection)
+            closed = closed_months(connection)
             for month in months_over(connection, self.platform.now, FIRST):
                 row = rows.get(month.first_day)
                 if row is None and closed and month < closed[0]:
@@ -94,25 +91,17 @@ class Ending:
                     yield f"{month} is not stated"
 
     def not_in_order(self) -> Iterator[str]:
-        """What any check of any month has to say."""
-        yield from breaches(self.engine)
-        place = self.platform.schedules.place
+        """What the audit of all months has to say, and what waits for somebody."""
+        found = broken(self.engine, first_month=FIRST, payouts_from=first_paid_month(settings()))
+        yield from (f"{name}: {line}" for name, lines in found.items() for line in lines)
         with self.engine.connect() as connection:
-            yield from settlement_audit.missing_guards(connection)
-            for month in audit.closed_months(connection):
-                yield from _said(settlement_audit.dishonest_organizations(connection, month))
-                stated = connection.execute(
-                    text("SELECT stated_at FROM settlement_period WHERE month = :month"), {"month": month.first_day}
-                ).scalar_one()
-                if stated is not None:
-                    yield from _said(statements_that_do_not_add_up(connection, month, place))
-            for finding in (*not_as_payable(connection, first_paid_month(settings())), *in_doubt(connection)):
-                yield from _said(finding)
+            for month in stated_months(connection):
+                for one in statements_that_do_not_add_up(connection, month, self.platform.schedules.place).examples:
+                    yield f"statements of {month}: {one.organization} {one.currency} {one.what}"
             for row in connection.execute(text("SELECT * FROM parked_organization WHERE resolved_at IS NULL")):
                 yield f"{self.platform.names[row.organization_id]} is parked in {row.month}: {row.error or row.reason}"
             for row in connection.execute(text("SELECT * FROM settlement_pass WHERE state = 'RUNNING'")):
                 yield f"a pass of {row.month} is running"
-            yield from _wrong_totals(connection)
 
     def differences(self) -> list[str]:
         """Where the books are not what the oracle makes of all movements, or what was paid is not what they say."""
@@ -213,26 +202,3 @@ class Ending:
             references = list(map(str, held))
         for reference in references:
             release(self.engine, Selection(reference=reference), "ana", self.platform.now)
-
-
-def _said(finding: Finding) -> Iterator[str]:
-    for one in finding.examples:
-        yield f"{finding.month} {one.organization} {one.currency} {one.what}"
-
-
-def _wrong_totals(connection: Connection) -> Iterator[str]:
-    """Totals of months that are not what their ledger comes to."""
-    rows = connection.execute(
-        text("""
-            SELECT month, currency, total.net AS said, posted.net AS true
-            FROM settlement_total AS total FULL JOIN (
-                SELECT month, currency, sum(net) AS net FROM ledger_entry GROUP BY 1, 2
-            ) AS posted USING (month, currency)
-            WHERE total.net IS DISTINCT FROM posted.net
-        """)
-    )
-    for row in rows:
-        yield f"the total of {row.month} in {row.currency} is {row.said}, the ledger has {row.true}"
-
-
-__all__ = ["UNKNOWN_ZONE", "Ending"]
