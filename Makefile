@@ -27,10 +27,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 	touch $@
 
 demo: $(INSTALLED) ## load a demo data set, settle every month that is over, print a statement
-	$(BIN)/ticketflow demo
+	$(BIN)/python -m ticketflow_orch demo
 
 ui: $(INSTALLED) ## open the Dagster UI with daemon and schedules on 127.0.0.1:3000 (PORT=…)
-	$(BIN)/ticketflow ui --port $(PORT)
+	$(BIN)/python -m ticketflow_orch ui --port $(PORT)
 
 test: $(INSTALLED) ## run the whole test suite
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -39,7 +39,7 @@ check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/dg check defs
+	VIRTUAL_ENV="$$PWD/$(VENV)" $(BIN)/dg check defs
 
 lock: ## pin all dependencies anew, for every supported Python (needs uv)
 	$(COMPILE) --group dev pyproject.toml --output-file requirements.lock

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -89,9 +90,10 @@ class Children:
 
 
 def listens(path: Path) -> bool:
-    """Whether a process accepts connections on the socket at `path`."""
+    """Whether a process accepts connections on the socket at `path`, or would if fewer were waiting."""
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
+        probe.setblocking(False)
+        return probe.connect_ex(os.fsencode(path)) in (0, errno.EAGAIN)
 
 
 def _signal_group(child: Child, number: signal.Signals) -> None:
