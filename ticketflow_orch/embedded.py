@@ -13,7 +13,6 @@ import re
 import shutil
 import signal
 import stat
-import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,13 +20,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 from filelock import FileLock
 from sqlalchemy.engine import URL
 
 from ticketflow_orch import embedded_places as places
-from ticketflow_orch.embedded_processes import ended, is_there, outlives_us, spawn, working_in, works_in
+from ticketflow_orch.embedded_processes import detach, ended, is_over, is_there, spawn, working_in, works_in
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.processes import listens
 
@@ -133,10 +131,7 @@ class EmbeddedServer:
                         "it where it was started, such as in another container."
                     )
                 return False
-            if not (
-                ended(pid, self.data, self._cluster, _SIGNALS[mode], patience)
-                or ended(pid, self.data, self._cluster, signal.SIGQUIT, _LONGEST_DEATH)
-            ):
+            if not (ended(pid, _SIGNALS[mode], patience) or ended(pid, signal.SIGQUIT, _LONGEST_DEATH)):
                 raise InputError(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
             return True
 
@@ -182,6 +177,7 @@ class EmbeddedServer:
 
     def _initialize(self) -> None:
         places.claim(self.directory, self.data)
+        places.require_reachable(self.data)
         for folder in dict.fromkeys((self.data, self.socket_directory)):
             self._own(folder)
         if (self.data / "PG_VERSION").exists():
@@ -248,26 +244,24 @@ class EmbeddedServer:
             **self.parameters,
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with self._log() as log:
-            since = log.seek(0, os.SEEK_END)
-            server = spawn([self._bin / "postgres", "-D", self.data, *options], log, self._account)
-            try:
-                self._wait_until_ready(server)
-            except BaseException:
-                # Nobody would know of it: its lock file may not be written yet.
-                server.send_signal(signal.SIGQUIT)
-                server.wait()
-                raise
-            if server.poll() is not None:
-                log.seek(since)
-                said = log.read().decode(errors="replace")
-                raise InputError(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
-        outlives_us(server)
+        log = self.data / "log"
+        since = log.stat().st_size if log.exists() else 0
+        pid, refused = detach([self._bin / "postgres", "-D", self.data, *options], log, self._account)
+        try:
+            self._wait_until_ready(pid)
+        except BaseException:
+            # Nobody would know of it: its lock file may not be written yet.
+            if not ended(pid, signal.SIGTERM, _LONGEST_DEATH):
+                ended(pid, signal.SIGQUIT, _LONGEST_DEATH)
+            raise
+        if is_over(pid):
+            said = refused or log.read_bytes()[since:].decode(errors="replace")
+            raise InputError(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
 
-    def _wait_until_ready(self, server: subprocess.Popen[bytes]) -> None:
+    def _wait_until_ready(self, pid: int) -> None:
         """Wait until the server takes connections or has ended."""
         deadline = time.monotonic() + _LONGEST_START
-        while server.poll() is None and not self._is_ready(server.pid):
+        while not is_over(pid) and not self._is_ready(pid):
             if time.monotonic() > deadline:
                 raise InputError(
                     f"The embedded Postgres in {self.data} was not ready within {_LONGEST_START:.0f} s and has been "
@@ -281,14 +275,6 @@ class EmbeddedServer:
         except FileNotFoundError:
             return False
         return lines[:1] == [str(pid)] and lines[7:8] != [] and lines[7].strip() == "ready"
-
-    @contextmanager
-    def _log(self) -> Iterator[IO[bytes]]:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(self.data / "log", flags, 0o600), "r+b", buffering=0) as log:  # noqa: PTH123 - opened already
-            if self._account is not None:
-                os.fchown(log.fileno(), self._account.pw_uid, self._account.pw_gid)
-            yield log
 
 
 def _first_number(path: Path) -> int | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pwd
+import shlex
 import shutil
 import stat
 import subprocess
@@ -94,6 +95,22 @@ def claim(home: Path, data: Path) -> None:
         if inside.is_dir():
             inside.rmdir()
         inside.symlink_to(data)
+
+
+def require_reachable(data: Path) -> None:
+    """Refuse a place that the account of root's servers cannot reach, such as one whose folder was closed since.
+
+    Raises:
+        InputError: names the folder to open.
+    """
+    if os.geteuid() != 0:
+        return
+    closed = [folder for folder in data.parents if folder.exists() and not folder.stat().st_mode & stat.S_IXOTH]
+    if closed:
+        raise InputError(
+            f"The data in {data} is out of reach of the account {ACCOUNT}, as which root runs Postgres; let others "
+            f"enter again with `chmod o+x {' '.join(shlex.quote(str(folder)) for folder in closed)}`."
+        )
 
 
 def disclaim(home: Path, data: Path) -> None:

@@ -18,9 +18,8 @@ from typing import IO
 
 import psutil
 
-# The servers that this process started and has not seen end: asked whenever somebody looks, or one that ended would
-# stay a zombie. A server outlives us when it is meant to.
-_started: dict[int, subprocess.Popen[bytes]] = {}
+# The shell leaves at once, so that nobody takes the server for a child of whoever started it; it says its id first.
+_DETACH = 'log=$1; shift; exec "$@" >>"$log" 2>&1 & echo $!'
 
 
 def works_in(pid: int, data: Path, cluster: str) -> bool | None:
@@ -48,17 +47,13 @@ def works_in(pid: int, data: Path, cluster: str) -> bool | None:
 
 def working_in(data: Path, cluster: str) -> list[int]:
     """The ids of all Postgres processes of the data directory `data` that can be seen."""
-    _reap()
     return [process.pid for process in psutil.process_iter() if works_in(process.pid, data, cluster)]
 
 
 def spawn(
-    command: Sequence[str | Path], output: IO[bytes], account: pwd.struct_passwd | None
+    command: Sequence[str | Path], output: int | IO[bytes], account: pwd.struct_passwd | None
 ) -> subprocess.Popen[bytes]:
-    """Start one of Postgres' programs, as `account` where there is one, in a session that no Ctrl-C reaches.
-
-    Its output goes to a file, not a pipe: a server keeps it, and a pipe would stay open as long as it runs.
-    """
+    """Start one of Postgres' programs, as `account` where there is one, in a session that no Ctrl-C reaches."""
     # A PGPORT or PGDATA of whoever calls us is about a server of theirs; messages are read, so they are in English.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return subprocess.Popen(
@@ -75,26 +70,40 @@ def spawn(
     )
 
 
-def outlives_us(server: subprocess.Popen[bytes]) -> None:
-    """Leave a server that was spawned running, and look now and then whether it has ended."""
-    _started[server.pid] = server
+def detach(command: Sequence[str | Path], log: Path, account: pwd.struct_passwd | None) -> tuple[int, str]:
+    """Start a server that outlives us and writes to the end of `log`; returns its process id.
+
+    And what the shell says, which is something only where the log cannot be written.
+    """
+    with spawn(["sh", "-c", _DETACH, "sh", log, *command], subprocess.PIPE, account) as shell:
+        said = shell.communicate()[0].decode(errors="replace").splitlines()
+    return next(int(line) for line in said if line.isdigit()), "\n".join(line for line in said if not line.isdigit())
 
 
-def ended(pid: int, data: Path, cluster: str, number: signal.Signals, seconds: float) -> bool:
-    """Send the server `pid` a signal and wait; returns whether it is gone."""
+def ended(pid: int, number: signal.Signals, seconds: float) -> bool:
+    """Send the process `pid` a signal and wait; returns whether it has come to its end."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
     deadline = time.monotonic() + seconds
-    while is_there(pid) and works_in(pid, data, cluster) is not False:
+    while not is_over(pid):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.02)
     return True
 
 
+def is_over(pid: int) -> bool:
+    """Whether the process `pid` is gone, or a zombie: where there is no init, nobody takes those away."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return not is_there(pid)
+    except psutil.Error:
+        return False
+
+
 def is_there(pid: int) -> bool:
     """Whether there is a process `pid`, whatever it is."""
-    _reap()
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -102,12 +111,6 @@ def is_there(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _reap() -> None:
-    for pid, server in list(_started.items()):
-        if server.poll() is not None:
-            _started.pop(pid, None)
 
 
 def _is_titled(process: psutil.Process, data: Path, cluster: str) -> bool | None:
