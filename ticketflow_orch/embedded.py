@@ -15,7 +15,7 @@ import signal
 import stat
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -200,6 +200,7 @@ class EmbeddedServer:
             if failed:
                 output.seek(0)
                 said = output.read().decode(errors="replace")
+                shutil.rmtree(self._draft, ignore_errors=True)
                 raise InputError(f"The embedded Postgres in {self.data} could not be created: {_reason(said)}.")
         self._draft.replace(self.data)
 
@@ -297,7 +298,11 @@ def _can_be_a_host(folder: Path) -> bool:
 def _reason(said: str) -> str:
     """What of a program's output says why it failed, and what to do about it."""
     lines = [line for line in said.splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"(FATAL|PANIC|error):", line)] or lines[-1:]
-    reason = re.sub(r"^.*?(FATAL|PANIC|error): *", "", telling[-1]).strip().rstrip(".") if telling else "no word of why"
-    fixes: Sequence[str] = [fix for sign, fix in _FIXES.items() if sign in reason]
-    return "; ".join([reason, *fixes[:1]])
+    telling = (
+        [line for line in lines if re.search(r"(FATAL|PANIC|ERROR|error):", line)] or lines[-1:] or ["no word of why"]
+    )
+    # The first that we know, since what follows from it is said after it; else the last.
+    known = [(line, fix) for line in telling for sign, fix in _FIXES.items() if sign in line]
+    line, fix = known[0] if known else (telling[-1], "")
+    reason = re.sub(r"^.*?(FATAL|PANIC|ERROR|error): *", "", line).strip().rstrip(".")
+    return f"{reason}; {fix}" if fix else reason
