@@ -7,6 +7,7 @@ import pwd
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -301,6 +302,19 @@ def test_what_somebody_put_where_the_socket_is_to_lie_is_refused(scratch: Path, 
         server.remove()
 
 
+def test_a_socket_of_somebody_else_is_not_taken_for_ours(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = EmbeddedServer(scratch / uuid.uuid4().hex / PATHS["longer than a socket path"], parameters=SMALL)
+    server.socket_directory.mkdir()
+    with socket.socket(socket.AF_UNIX) as planted:
+        planted.bind(str(server.socket_directory / ".s.PGSQL.5432"))
+        planted.listen()
+        assert server.is_running()
+        monkeypatch.setattr(os, "geteuid", lambda: 54321)
+        assert not server.is_running()
+    monkeypatch.undo()
+    shutil.rmtree(server.socket_directory)
+
+
 def test_programs_in_a_path_that_shells_would_read_are_run_from_a_copy(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,6 +356,19 @@ def test_a_home_that_is_moved_keeps_its_data_and_a_copy_of_it_gets_none_of_it(pr
         EmbeddedServer(private / "copy", parameters=SMALL)._initialize()
     moved.stop()
     (private / "copy" / "postgres").unlink()
+
+
+@only_root
+def test_data_that_is_gone_is_not_silently_begun_anew(private: Path) -> None:
+    server = EmbeddedServer(private / "home", parameters=SMALL)
+    server.start()
+    server.stop()
+    away = server.data.rename(server.data.with_name(f"{server.data.name}.away"))
+
+    with pytest.raises(InputError, match=rf"was in {server.data} and is gone; bring it back"):
+        EmbeddedServer(private / "home", parameters=SMALL).start()
+    away.rename(server.data)
+    assert server.start()
 
 
 @only_root

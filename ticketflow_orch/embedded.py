@@ -110,6 +110,7 @@ class EmbeddedServer:
             if self.is_running():
                 return False
             self._initialize()
+            places.link(self.directory, self.data)
             self._clear_after_crash()
             self._launch()
             return True
@@ -156,7 +157,9 @@ class EmbeddedServer:
             ) from None
 
     def _answers(self) -> bool:
-        return listens(self.socket_directory / _SOCKET)
+        # Where everybody may write, somebody else could have put a socket.
+        owners = {os.geteuid(), *([self.data.lstat().st_uid] if self.data.is_dir() else [])}
+        return _is_folder_of(self.socket_directory, owners) and listens(self.socket_directory / _SOCKET)
 
     @cached_property
     def _cluster(self) -> str:
@@ -207,11 +210,11 @@ class EmbeddedServer:
     def _own(self, folder: Path) -> None:
         """Make `folder`, or see that it is ours, and give it to the account that runs the server."""
         folder.mkdir(exist_ok=True, parents=True, mode=0o700)
-        found = folder.lstat()
-        ours = {os.geteuid(), os.geteuid() if self._account is None else self._account.pw_uid}
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid not in ours:
+        runner = os.geteuid() if self._account is None else self._account.pw_uid
+        if not _is_folder_of(folder, {os.geteuid(), runner}):
             # A socket's short folder lies where everybody may write; whoever made it first would own the socket.
-            raise InputError(f"{folder} belongs to somebody else (uid {found.st_uid}); remove it or have it removed.")
+            fix = f"`chown -R {runner}` it if it is yours" if (folder / "PG_VERSION").exists() else "have it removed"
+            raise InputError(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
         if self._account is not None:
             os.chown(folder, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
@@ -283,6 +286,15 @@ def _first_number(path: Path) -> int | None:
         return int(path.read_text().split("\n", 1)[0])
     except (FileNotFoundError, ValueError):
         return None
+
+
+def _is_folder_of(path: Path, owners: set[int]) -> bool:
+    """Whether `path` is a folder, not a link to one, of one of `owners`."""
+    try:
+        found = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in owners
 
 
 def _can_be_a_host(folder: Path) -> bool:

@@ -68,21 +68,25 @@ def data_of(home: Path) -> Path:
     """
     inside = home.resolve() / "postgres"
     if inside.is_symlink():
-        return inside.parent / inside.readlink()
+        linked = inside.readlink()
+        return linked if linked.parent == SHARED else inside.resolve()
     if os.geteuid() != 0 or (inside / "PG_VERSION").exists() or reachable_by_others(home.resolve()):
         return inside
     return SHARED / short_name(inside)
 
 
 def claim(home: Path, data: Path) -> None:
-    """Write down in both places that the data of `home` is in `data`, where that is below /var/lib/ticketflow.
+    """Write down beside `data`, where that is below /var/lib/ticketflow, that it is the data of `home`.
 
     Raises:
-        InputError: another home has the same data, since one of them is a copy or lies where the other was.
+        InputError: another home has the same data, since one of them is a copy or lies where the other was; or what
+            the home links to is gone.
     """
     inside = home.resolve() / "postgres"
     if data.parent != SHARED:
         return
+    if inside.is_symlink() and not (data / "PG_VERSION").exists():
+        raise InputError(f"The data of {home} was in {data} and is gone; bring it back, or remove {inside} for none.")
     _make_shared_folder()
     note = _note(data)
     other = Path(os.fsdecode(note.read_bytes())) if note.exists() else inside
@@ -91,10 +95,16 @@ def claim(home: Path, data: Path) -> None:
             f"The data in {data} is that of {other.parent}; set TICKETFLOW_HOME to another folder for data of your own."
         )
     note.write_bytes(os.fsencode(inside))
-    if not inside.is_symlink():
-        if inside.is_dir():
-            inside.rmdir()
-        inside.symlink_to(data)
+
+
+def link(home: Path, data: Path) -> None:
+    """Let `home` say where its data is, once that is there."""
+    inside = home.resolve() / "postgres"
+    if data.parent != SHARED or inside.is_symlink():
+        return
+    if inside.is_dir():
+        inside.rmdir()
+    inside.symlink_to(data)
 
 
 def require_reachable(data: Path) -> None:

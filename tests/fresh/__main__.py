@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.fresh.commands import say
+from tests.fresh.commands import say, unpack
 from tests.ports import free_port
 
 ROOT = Path(__file__).parents[2]
@@ -67,8 +67,7 @@ def _matrix(version: str, archive: Path) -> bool:
     say(f"Python {version}: {python}")
     with tempfile.TemporaryDirectory(prefix="ticketflow-fresh-") as scratch:
         project = Path(scratch) / "mi carpeta añeja" / "ticketflow"
-        with tarfile.open(archive) as files:
-            files.extractall(project, filter="data")
+        unpack(archive, project)
         try:
             return all(
                 _succeeds(command, project)
@@ -159,8 +158,10 @@ def _pip() -> tuple[dict[str, str], list[str]]:
     for line in listed.stdout.splitlines():
         name, _, value = line.partition("=")
         variables[f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}"] = str(ast.literal_eval(value))
-    named = {part.removeprefix("file://") for value in variables.values() for part in value.split()}
-    return variables, sorted(path for path in named if path.startswith("/") and Path(path).exists())
+    words = {word for value in variables.values() for word in value.split()}
+    # The pages of an index name files that lie beside it.
+    named = {str(Path(word.removeprefix("file://")).parent) if word.startswith("file://") else word for word in words}
+    return variables, sorted(path for path in named if path.startswith("/") and path != "/" and Path(path).exists())
 
 
 if __name__ == "__main__":
