@@ -16,7 +16,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -134,6 +134,9 @@ class EmbeddedServer:
                 return False
             if not (ended(pid, _SIGNALS[mode], patience) or ended(pid, signal.SIGQUIT, _LONGEST_DEATH)):
                 raise InputError(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
+            if self.socket_directory != self.data:
+                with suppress(OSError):  # not empty after a crash
+                    self.socket_directory.rmdir()
             return True
 
     def remove(self) -> None:
