@@ -23,6 +23,7 @@ from tests.sessions import becomes
 from ticketflow_orch import embedded_places, embedded_processes
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.processes import socket_folder
 
 SMALL = {"shared_buffers": "16MB", "fsync": "off"}
 ROOT = os.geteuid() == 0
@@ -281,6 +282,19 @@ def test_a_socket_lies_in_the_same_place_whatever_folder_is_for_temporary_files(
     monkeypatch.setattr("tempfile.tempdir", None)
 
     assert EmbeddedServer(home).socket_directory == before
+
+
+@pytest.mark.parametrize("usual", ["long-" * 30, "with a space", "100%"])
+def test_sockets_lie_where_an_address_can_be_made_of_their_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: str
+) -> None:
+    (tmp_path / usual).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / usual))
+
+    with socket_folder() as folder, socket.socket(socket.AF_UNIX) as end:
+        assert usual not in str(folder)
+        end.bind(str(folder / ("x" * 30)))
+    assert not folder.exists()
 
 
 @pytest.mark.parametrize("planted", ["a link", "a file"])
