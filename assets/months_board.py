@@ -78,8 +78,6 @@ def board_metadata(board: Board) -> dict[str, Any]:
 
 
 def _summary(board: Board) -> str:
-    if board.unread:
-        return f"**What is due cannot be told.** {board.unread}"
     busy = [month for month in board.months if month.next_step]
     if not board.months:
         return "No month is over yet in which anybody sold anything."

@@ -16,7 +16,6 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.counts import counted
-from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.request import EVENT_TYPE
 from ticketflow_orch.settlement.due import due_months
@@ -73,27 +72,22 @@ class BoardMonth:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The last months that are over or that a settlement has touched, in order.
-
-    `unread`: why months that are over and that no settlement has touched cannot be told; empty: they can.
-    """
+    """The last months that are over or that a settlement has touched, in order."""
 
     months: tuple[BoardMonth, ...]
-    unread: str = ""
 
     @property
     def version(self) -> str:
         """Equal for boards that say the same."""
-        return sha256(repr((self.months, self.unread)).encode()).hexdigest()[:16]
+        return sha256(repr(self.months).encode()).hexdigest()[:16]
 
 
 def read_board(connection: Connection, now: datetime, first_month: Month, payouts_from: Month | None) -> Board:
     """The board at the business time `now` (aware). Months before `payouts_from` pay nobody; None: no month does."""
     touched = map(Month.of_day, connection.execute(text("SELECT month FROM settlement_period")).scalars())
-    due, unread = _due(connection, now, first_month)
-    months = sorted({*touched, *due})[-MONTHS_SHOWN:]
+    months = sorted({*touched, *due_months(connection, now, first_month)})[-MONTHS_SHOWN:]
     if not months:
-        return Board((), unread)
+        return Board(())
     rows = connection.execute(
         BOARD, {"months": [month.first_day for month in months], "first": months[0].first_day, "event": EVENT_TYPE}
     ).all()
@@ -108,17 +102,8 @@ def read_board(connection: Connection, now: datetime, first_month: Month, payout
                 pays=payouts_from is not None and month >= payouts_from,
             )
             for month, row in zip(months, rows, strict=True)
-        ),
-        unread,
+        )
     )
-
-
-def _due(connection: Connection, now: datetime, first_month: Month) -> tuple[tuple[Month, ...], str]:
-    """The months that are due, or none and why: one organization's row hides no month that was settled."""
-    try:
-        return due_months(connection, now, first_month), ""
-    except InputError as error:
-        return (), str(error)
 
 
 def _board_month(row: Row[Any], totals: Sequence[MonthTotal], turn: Row[Any] | None, *, pays: bool) -> BoardMonth:

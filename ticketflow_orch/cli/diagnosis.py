@@ -60,7 +60,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _folder(settings, databases)
     yield _code_location()
     yield _server(databases)
-    if databases.embedded is not None and databases.embedded.pid() is None:
+    if databases.embedded is not None and not databases.embedded.is_running():
         return
     schema = _schema(databases)
     yield schema
@@ -105,11 +105,10 @@ def _server(databases: Databases) -> Finding:
     server = databases.embedded
     if server is None:
         return Finding("server", State.OK, f"your own: {databases.ticketflow!r}")
-    pid = server.pid()
-    if pid is None:
+    if not server.is_running():
         mend = "commands start it as they need it; `ticketflow db start` makes it stay"
         return Finding("server", State.STOPPED, f"embedded, in {server.data}", mend)
-    return Finding("server", State.OK, f"embedded, process {pid}, in {server.data}")
+    return Finding("server", State.OK, f"embedded, process {server.pid() or 'out of sight'}, in {server.data}")
 
 
 def _schema(databases: Databases) -> Finding:

@@ -233,7 +233,7 @@ def in_unknown_zones(
 
 def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit: int) -> None:
     timezones = zones_in_use(connection)
-    watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
+    watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff, full=settlement.is_full)
     months = (*watched, settlement.month)
     fix_windows(connection, months, timezones)
     windows = fixed_windows(connection, months)
