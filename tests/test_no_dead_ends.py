@@ -103,7 +103,7 @@ def sold(engine: Engine, at: str = "2026-01-10T10:00", **values: Any) -> int:
 
 def killed(engine: Engine, month: Month) -> None:
     """A run of `month` that is killed before its first chunk is done."""
-    with doomed(engine, statements=23) as dying:
+    with doomed(engine, at="settlement_chunk SET state = 'DONE'") as dying:
         settle(dying, month)
     assert rows(engine, "SELECT state FROM settlement_pass ORDER BY pass DESC LIMIT 1") == [("RUNNING",)]
 

@@ -68,5 +68,5 @@ def test_the_schedules_come_to_the_end_whatever_happened_or_health_says_why_not(
         if not ending.remove_obstacles():
             break
         platform.rest(date(2026, month, 12))
-    assert ending.unfinished() == [], ending.told()
-    assert ending.differences() == [], ending.told()
+    assert ending.unfinished() == [], ending.history()
+    assert ending.differences() == [], ending.history()
