@@ -18,14 +18,14 @@ from ticketflow_orch.chunked import in_words, is_one_row_s
 from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.executions import Execution, stale_claims
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
-from ticketflow_orch.months import Month, known_zones
+from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.outbox_backlog import Backlog, read_backlog
 from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
-from ticketflow_orch.settlement.passes import zones_in_use
+from ticketflow_orch.settlement.passes import unknown_zones
 from ticketflow_orch.stuck_payments import stuck_payments
 
 MOST = 100_000
@@ -170,7 +170,7 @@ def _unstated(connection: Connection) -> dict[Month, datetime]:
 
 
 def _unknown_zones(connection: Connection) -> dict[str, str]:
-    unknown = sorted(set(zones_in_use(connection)) - known_zones())
+    unknown = unknown_zones(connection)
     rows = connection.execute(text(IN_ZONES), {"timezones": unknown, "most": NAMED}) if unknown else ()
     return {row.external_ref: row.timezone for row in rows}
 
