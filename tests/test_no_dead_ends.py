@@ -103,7 +103,7 @@ def sold(engine: Engine, at: str = "2026-01-10T10:00", **values: Any) -> int:
 
 def killed(engine: Engine, month: Month) -> None:
     """A run of `month` that is killed before its first chunk is done."""
-    with doomed(engine, statements=23) as dying:
+    with doomed(engine, at="settlement_chunk SET state = 'DONE'") as dying:
         settle(dying, month)
     assert rows(engine, "SELECT state FROM settlement_pass ORDER BY pass DESC LIMIT 1") == [("RUNNING",)]
 
@@ -405,6 +405,27 @@ def test_an_organization_that_cannot_be_settled_is_named_and_goes_on_when_its_da
     assert states(engine) == {"2026-01": "CLOSED", "2026-02": "CLOSED"}
     assert not any("bad" in line for line in health(engine, after=timedelta(hours=25)))
     assert all_is_well(engine)
+
+
+def test_an_organization_whose_balance_cannot_be_written_is_named_and_catches_up(
+    engine: Engine, unattended: Callable[..., None]
+) -> None:
+    rich = add_organization(engine, external_ref="rich")
+    add_opening_balance(engine, rich, 2**62)
+    huge = add_movement(engine, rich, 2**62, "2026-01-10T10:00", commission_rate_bps=0, commission_tax_bps=0)
+    sold(engine)
+    unattended("2026-02-02")
+    assert states(engine) == {"2026-01": "CLOSED"}
+    [line] = [line for line in health(engine, after=timedelta(hours=25)) if "rich" in line]
+    assert line.startswith("organization rich is parked in 2026-01: its balance: ")
+    add_void(engine, huge)
+    unattended("2026-03-02")
+    assert states(engine) == {"2026-01": "CLOSED", "2026-02": "CLOSED"}
+    assert balances(engine, "month", "opening", "net", where=f"organization_id = {rich}") == [
+        (date(2026, 2, 1), 2**62, 0)
+    ]
+    assert all_is_well(engine)
+    assert not any("rich" in line for line in health(engine, after=timedelta(hours=25)))
 
 
 def test_a_closing_that_cannot_settle_what_came_since_says_why(engine: Engine) -> None:

@@ -136,7 +136,7 @@ def test_a_pass_is_given_up_only_when_no_chunk_of_it_is_in_hand(engine: Engine) 
     plan(engine, settlement, chunk_size=2)
     with ThreadPoolExecutor(1) as pool, engine.connect() as worker:
         worker.execute(text("SELECT FROM settlement_chunk FOR UPDATE"))
-        given_up = pool.submit(give_up, engine, settlement)
+        given_up = pool.submit(give_up, engine, settlement, "too many fail")
         assert becomes(lambda: waits_for_a_lock(engine), unless=given_up.done)
         # The worker ends with one chunk done and the other one split.
         worker.execute(text("UPDATE settlement_chunk SET state = 'DONE', finished_at = now() WHERE low_id = 0"))

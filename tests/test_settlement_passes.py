@@ -153,7 +153,7 @@ def test_a_run_whose_pass_is_given_up_by_another_begins_the_next(engine: Engine)
     @event.listens_for(engine, "before_cursor_execute")
     def give_it_up(connection: object, cursor: object, statement: str, *_: object) -> None:
         if "FOR UPDATE SKIP LOCKED" in statement and states_of_passes(engine) == ["DONE", "RUNNING"]:
-            give_up(engine, settlement)
+            give_up(engine, settlement, "too many fail")
 
     result = settle(engine, workers=1)
     assert (result.joined, result.rows_adjusted) == (True, 1)

@@ -6,6 +6,7 @@ The schedules' own functions decide what is due; the business functions that the
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -42,13 +43,16 @@ class Killed(BaseException):
 
 
 @contextmanager
-def doomed(engine: Engine, statements: int) -> Iterator[Engine]:
-    """An engine of a process that dies before its statement, or its commit, of that number."""
+def doomed(engine: Engine, statements: int = 0, at: str = "") -> Iterator[Engine]:
+    """An engine of a process that dies before the next statement, or commit, after so many; with `at`, of those."""
     doomed = connect_engine(engine.url, "doomed", connections=10)
     done = itertools.count()
+    dead = threading.Event()
 
-    def die(*_: object) -> None:
-        if next(done) >= statements:
+    def die(*arguments: object) -> None:
+        statement = str(arguments[2]) if len(arguments) > 1 else ""
+        if dead.is_set() or (at in statement and next(done) >= statements):
+            dead.set()
             raise Killed
 
     for moment in ("before_cursor_execute", "commit"):
@@ -81,12 +85,12 @@ class Here:
 
 @dataclass
 class Schedules:
-    """What goes on by itself, at the hours at which it does; `tell` is told what came of it."""
+    """What goes on by itself, at the hours at which it does; `say` takes a line about each run."""
 
     engine: Engine
     instance: dg.DagsterInstance
     place: Place
-    tell: Callable[[str], None]
+    say: Callable[[str], None]
 
     def day(self, day: date, run: Callable[[Work], None] | None = None) -> None:
         """All that the schedules do on a day; each run is handed to `run`, which may disturb it."""
@@ -142,11 +146,11 @@ class Schedules:
                 try:
                     work(engine, month, now)
                 except REFUSALS as refusal:
-                    self.tell(f"{now:%m-%d %H:%M} {work.__name__} {month}: {refusal}")
+                    self.say(f"{now:%m-%d %H:%M} {work.__name__} {month}: {refusal}")
                     if not isinstance(refusal, LEFT_OUT):
                         return
                     continue
-                self.tell(f"{now:%m-%d %H:%M} {work.__name__} {month}: done")
+                self.say(f"{now:%m-%d %H:%M} {work.__name__} {month}: done")
 
         return run
 

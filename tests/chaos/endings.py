@@ -55,7 +55,7 @@ class Ending:
         lines = list(self.health())
         stuck = [*self.not_through(), *self.not_in_order()]
         followed = sum(self._follow(line) for line in lines)
-        assert followed or not stuck, f"nobody is told how to go on: {stuck}\n{self.told()}"
+        assert followed or not stuck, f"nothing says how to go on: {stuck}\n{self.history()}"
         return followed
 
     def health(self) -> Iterator[str]:
@@ -156,7 +156,7 @@ class Ending:
         if ours != self.platform.provider.paid:
             yield f"the provider paid {self.platform.provider.paid}, we say {ours}"
 
-    def told(self) -> str:
+    def history(self) -> str:
         """The whole history, for people, with what the board and health say now."""
         settings_ = f"payouts from {settings().payouts_from}, parked limit {settings().parked_limit}"
         with self.engine.connect() as connection:

@@ -132,7 +132,7 @@ class Platform:
         except REFUSALS as refusal:
             self.story.append(f"  refused: {str(refusal)[:300]}")
 
-    def tell(self, said: str) -> None:
+    def say(self, said: str) -> None:
         self.story.append(f"  {said}")
 
     # Business.
@@ -152,11 +152,11 @@ class Platform:
         """A contract that is entered late, or early."""
         joined = self.now.date() - timedelta(days=self.random.randint(-20, 90))
         left = joined + timedelta(days=self.random.randint(0, 60)) if self.random.random() < 0.3 else None
-        self.tell(f"joined {self.join(joined_on=joined, left_on=left)} on {joined}, left {left}")
+        self.say(f"joined {self.join(joined_on=joined, left_on=left)} on {joined}, left {left}")
 
     def join_from_mars(self) -> None:
         organization = self.join(timezone=UNKNOWN_ZONE, joined_on=self.now.date() - timedelta(days=40))
-        self.tell(f"joined {organization}")
+        self.say(f"joined {organization}")
 
     def correct_mars(self) -> None:
         """Somebody sees that there is no such zone."""
@@ -164,7 +164,7 @@ class Platform:
             self.engine, "UPDATE organization SET timezone = :zone WHERE timezone = :unknown",
             zone=self.random.choice(ZONES), unknown=UNKNOWN_ZONE,
         )  # fmt: skip
-        self.tell(f"{corrected} corrected")
+        self.say(f"{corrected} corrected")
 
     def move_left_on(self) -> None:
         organization = self.random.choice(self.sellers)
@@ -174,7 +174,7 @@ class Platform:
             self.engine, "UPDATE organization SET joined_on = :joined, left_on = :left WHERE id = :id",
             id=organization, joined=joined, left=left,
         )  # fmt: skip
-        self.tell(f"{organization} left on {left}")
+        self.say(f"{organization} left on {left}")
 
     def sell(self) -> None:
         """Business as usual: a few movements in one transaction."""
@@ -199,7 +199,7 @@ class Platform:
                 write(connection, movement)
         self._remember(made)
         self.poisoned.setdefault(self.names[organization], []).extend(movement.id for movement in made)
-        self.tell(f"{self.names[organization]} at {template.occurred_at:%Y-%m-%d}")
+        self.say(f"{self.names[organization]} at {template.occurred_at:%Y-%m-%d}")
 
     def void_poison(self, name: str | None = None) -> None:
         """Somebody sees it and corrects it."""
@@ -224,7 +224,7 @@ class Platform:
                 self.engine, "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (:id, 'EUR', :a)",
                 id=organization, a=amount,
             )  # fmt: skip
-            self.tell(f"{key[0]} {amount}")
+            self.say(f"{key[0]} {amount}")
 
     # Imports.
 
@@ -253,7 +253,7 @@ class Platform:
         try:
             import_folder(engine or self.engine, folder, FIRST)
         finally:
-            # It may be there although whoever brought it died of it.
+            # It may be there although the process died.
             number = self._import("id", source=str(folder.resolve()))
             if number is None:
                 self.sales.forget(set(ids))
@@ -270,7 +270,7 @@ class Platform:
             ):
                 self.names[row.id] = row.external_ref
                 self.sellers.append(row.id)
-        self.tell(f"import {imported.id}: {len(made)} movements, {', '.join(imported.organizations) or 'nobody new'}")
+        self.say(f"import {imported.id}: {len(made)} movements, {', '.join(imported.organizations) or 'nobody new'}")
 
     def _import(self, column: str, **wanted: Any) -> Any:
         where = " AND ".join(f"{name} = :{name}" for name in wanted)
@@ -300,7 +300,7 @@ class Platform:
             if name in gone.organizations:
                 del self.names[organization]
                 self.sellers.remove(organization)
-        self.tell(f"import {gone.id} is gone")
+        self.say(f"import {gone.id} is gone")
 
     def import_killed(self) -> None:
         """An import, or an undo, dies at some statement; it has happened or it has not."""
@@ -317,7 +317,7 @@ class Platform:
         else:
             park(self.engine, name, "asked to", "ana", FIRST)
         self.parked ^= {name}
-        self.tell(name)
+        self.say(name)
 
     def any_month(self) -> Month:
         """Mostly one that is over, now and then one that nobody should settle."""
@@ -328,13 +328,13 @@ class Platform:
         """Somebody settles a month, be it the wrong one."""
         month = self.any_month()
         options.setdefault("full", self.random.random() < 0.2)
-        self.tell(f"{month} {options}")
+        self.say(f"{month} {options}")
         self.schedules.settle(engine or self.engine, month, self.now, workers=1, **options)
 
     def close_any(self, engine: Engine | None = None) -> None:
         """Somebody closes a month, be it the wrong one."""
         month = self.any_month()
-        self.tell(str(month))
+        self.say(str(month))
         self.schedules.close(engine or self.engine, month, self.now)
 
     def settle_disturbed(self) -> None:
@@ -385,7 +385,7 @@ class Platform:
             try:
                 does()
             except REFUSALS as refusal:
-                self.tell(f"refused: {str(refusal)[:300]}")
+                self.say(f"refused: {str(refusal)[:300]}")
 
         with ThreadPoolExecutor(len(works)) as pool:
             for future in [pool.submit(work, does) for does in works]:

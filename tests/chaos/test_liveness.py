@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -62,11 +63,14 @@ def test_the_schedules_come_to_the_end_whatever_happened_or_health_says_why_not(
     settings.cache_clear()
     platform = Platform(engine, seed, tmp_path, instance)
     platform.live(instant(f"2026-01-{random.randint(5, 31):02}T12:00"), STEPS)
-    ending = Ending(platform)
+    ending, followed = Ending(platform), 0
     for month in (2, 3, 4, 5):
         platform.rest(date(2026, month, 2))
-        if not ending.remove_obstacles():
+        obstacles = ending.remove_obstacles()
+        if not obstacles:
             break
+        followed += obstacles
         platform.rest(date(2026, month, 12))
-    assert ending.unfinished() == [], ending.told()
-    assert ending.differences() == [], ending.told()
+    assert ending.unfinished() == [], ending.history()
+    assert ending.differences() == [], ending.history()
+    sys.stdout.write(f"seed {seed}: {followed} named obstacles removed, 0 stuck without one, 0 differences\n")

@@ -23,7 +23,7 @@ def health() -> None:
     """Print one line for each problem; exit code 1 when there is any. Starts and changes nothing.
 
     Looks at databases, schema, daemon, work that is due for too long, missed windows, stale claims, unsettled months,
-    the outbox and the clocks.
+    what stands in the way of months, the outbox and the clocks.
     """
     from ticketflow_orch.settings import settings
 
