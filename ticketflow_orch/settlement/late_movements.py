@@ -51,14 +51,16 @@ def months_to_watch(
     """The months whose late movements a pass of `month` takes in: the closed ones, if it is the first that is not.
 
     And before them any for which movements came late, or came at all when `full`: nobody had sold anything in those
-    when they were closed.
+    when they were closed. Not those that another pass has read beyond `cutoff`, which one that waited for its turn
+    while they were settled further may find: it would take back what is posted.
     """
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
     days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED'")).scalars()
     closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
-    return sorted(closed | _months_before(connection, min(closed), timezones, cutoff, full))
+    months = closed | _months_before(connection, min(closed), timezones, cutoff, full)
+    return sorted(month for month, boundary in read_to(connection, months).items() if boundary <= cutoff)
 
 
 @dataclass(frozen=True, slots=True)
