@@ -216,6 +216,16 @@ def test_an_organization_in_an_unknown_time_zone_is_parked_by_name_and_the_other
     assert [row[2] for row in ledger(engine, "organization_id", "currency", "captures")] == [0, 100]
 
 
+def test_a_month_in_which_nobody_s_time_zone_is_known_is_settled_with_nothing(engine: Engine) -> None:
+    stray = add_organization(engine, timezone="Mars/Olympus_Mons")
+    add_movement(engine, stray, 100, "2026-03-10T10:00")
+    for _ in range(2):
+        result = settle(engine)
+        assert (state_of(engine), result.rows, len(result.parked)) == ("SETTLED", 0, 1)
+    execute(engine, "UPDATE organization SET timezone = 'Asia/Tokyo' WHERE id = :id", id=stray)
+    assert settle(engine).rows_new == 1
+
+
 def test_what_came_late_for_a_closed_month_in_an_unknown_time_zone_is_posted_when_the_zone_is_known(
     engine: Engine,
 ) -> None:

@@ -124,12 +124,15 @@ def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
 
 def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int, full: bool) -> set[Month]:
     """The months before the first closed one that movements came late for, or in which somebody is still parked."""
+    # Whoever lives in a zone that nobody knows lives between these: what may be older than the books is looked at, and
+    # they are parked there, or it would count as read when their zone is known.
+    timezones = [*timezones, *_OUTERMOST]
     windows: list[Window] = [first.window(name) for name in timezones]
     row = connection.execute(
         _BEFORE,
         {
             "first": first.first_day,
-            "starts_at": max((window.starts_at for window in windows), default=None),
+            "starts_at": max(window.starts_at for window in windows),
             "cutoff": cutoff,
             "least": 0 if full else read_to(connection, [first])[first],
         },
@@ -138,6 +141,9 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     months |= {Month.of_day(row.parked)} if row.parked is not None else set()
     return set(months_between(min(months), first.previous())) if months else set()
 
+
+# The last zone on earth that begins a month, and the first.
+_OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
 
 _BEFORE = text("""
     SELECT (

@@ -266,7 +266,10 @@ def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dic
         text("SELECT DISTINCT origin_month FROM settlement_chunk WHERE month = :month AND pass = :pass"),
         settlement.key,
     ).scalars()
-    return fixed_windows(connection, {settlement.month, *map(Month.of_day, origins)})
+    months = {settlement.month, *map(Month.of_day, origins)}
+    fixed = fixed_windows(connection, months)
+    # A month in which nobody's zone is known has none, and is settled with nothing.
+    return {month: fixed.get(month, {}) for month in months}
 
 
 def drained(connection: Connection, settlement: Pass) -> Drained:
