@@ -15,7 +15,14 @@ from sqlalchemy import Connection, Row, text
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.passes import zones_in_use
-from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, difference, month_parameters, recomputed
+from ticketflow_orch.settlement.posting import (
+    AMOUNTS,
+    LARGEST_ID,
+    SMALLEST_ID,
+    difference,
+    month_parameters,
+    recomputed,
+)
 from ticketflow_orch.settlement.windows import month_windows
 
 EXAMPLES = 20
@@ -61,7 +68,7 @@ CONSTRAINTS = {
 class Members:
     """The organizations that are asked about: those whose id lies between `low` and `high`, both included."""
 
-    low: int = 0
+    low: int = SMALLEST_ID
     high: int = LARGEST_ID
 
     @classmethod

@@ -51,14 +51,16 @@ def months_to_watch(
     """The months whose late movements a pass of `month` takes in: the closed ones, if it is the first that is not.
 
     And before them any for which movements came late, or came at all when `full`: nobody had sold anything in those
-    when they were closed.
+    when they were closed. Not those that another pass has read beyond `cutoff`, which one that waited for its turn
+    while they were settled further may find: it would take back what is posted.
     """
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
     days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED'")).scalars()
     closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
-    return sorted(closed | _months_before(connection, min(closed), timezones, cutoff, full))
+    months = closed | _months_before(connection, min(closed), timezones, cutoff, full)
+    return sorted(month for month, boundary in read_to(connection, months).items() if boundary <= cutoff)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +124,15 @@ def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
 
 def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int, full: bool) -> set[Month]:
     """The months before the first closed one that movements came late for, or in which somebody is still parked."""
+    # Whoever lives in a zone that nobody knows lives between these: what may be older than the books is looked at, and
+    # they are parked there, or it would count as read when their zone is known.
+    timezones = [*timezones, *_OUTERMOST]
     windows: list[Window] = [first.window(name) for name in timezones]
     row = connection.execute(
         _BEFORE,
         {
             "first": first.first_day,
-            "starts_at": max((window.starts_at for window in windows), default=None),
+            "starts_at": max(window.starts_at for window in windows),
             "cutoff": cutoff,
             "least": 0 if full else read_to(connection, [first])[first],
         },
@@ -136,6 +141,9 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     months |= {Month.of_day(row.parked)} if row.parked is not None else set()
     return set(months_between(min(months), first.previous())) if months else set()
 
+
+# The last zone on earth that begins a month, and the first.
+_OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
 
 _BEFORE = text("""
     SELECT (

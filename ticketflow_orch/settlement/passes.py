@@ -266,7 +266,10 @@ def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dic
         text("SELECT DISTINCT origin_month FROM settlement_chunk WHERE month = :month AND pass = :pass"),
         settlement.key,
     ).scalars()
-    return fixed_windows(connection, {settlement.month, *map(Month.of_day, origins)})
+    months = {settlement.month, *map(Month.of_day, origins)}
+    fixed = fixed_windows(connection, months)
+    # A month in which nobody's zone is known has none, and is settled with nothing.
+    return {month: fixed.get(month, {}) for month in months}
 
 
 def drained(connection: Connection, settlement: Pass) -> Drained:
@@ -303,10 +306,11 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
         ended = connection.execute(_END, settlement.key).one_or_none()
         if ended is None:
             return False
-        connection.execute(_RESOLVE_PARKED, settlement.key)
+        known = zones_in_use(connection)
+        connection.execute(_RESOLVE_PARKED, settlement.key | {"known": known})
         connection.execute(_TOTAL, settlement.key)
         planned = planned_windows(connection, settlement).get(settlement.month, {})
-        if set(zones_in_use(connection)) - set(planned):
+        if set(known) - set(planned):
             return True
         connection.execute(_READ, settlement.key | {"cutoff": settlement.cutoff, "through": ended.closed_through})
         settled = connection.execute(
@@ -437,7 +441,7 @@ _PARK = text("""
 """)
 
 # An organization that was parked for a month is well when a pass has looked at it and did not fail on it, which it
-# cannot do where it does not know the zone.
+# cannot do where it does not know the zone: neither by now nor when the pass was planned.
 _RESOLVE_PARKED = text("""
     UPDATE parked_organization SET resolved_at = clock_timestamp()
     FROM settlement_chunk AS chunk, organization, settlement_window AS cut
@@ -448,6 +452,7 @@ _RESOLVE_PARKED = text("""
         AND (chunk.organizations IS NULL OR organization_id = ANY (chunk.organizations))
         AND organization.id = organization_id
         AND cut.month = chunk.origin_month AND cut.timezone = organization.timezone
+        AND organization.timezone = ANY (CAST(:known AS text[]))
 """)
 
 # What was posted since the pass that wrote them last, also by one that was given up; a month may be old and have none.
