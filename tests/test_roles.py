@@ -77,7 +77,7 @@ def test_the_role_of_runs_gives_up_a_pass_on_which_too_many_fail(engine: Engine,
     for _ in range(3):
         add_movement(engine, poisoned, 2**62, "2026-03-10T10:00")
     add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
-    with pytest.raises(IncompleteSettlementError, match="0 organizations are parked in 2026-03 and .* fails too"):
+    with pytest.raises(IncompleteSettlementError, match=r"0 organizations are parked in 2026-03 and .* fails too"):
         settle(restricted, chunk_size=1, workers=1, parked_limit=0)
     assert len(settle(restricted, parked_limit=1).parked) == 1
 

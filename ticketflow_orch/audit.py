@@ -14,7 +14,6 @@ from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.late_movements import read_to
-from ticketflow_orch.settlement.passes import zones_in_use
 from ticketflow_orch.settlement.posting import (
     AMOUNTS,
     LARGEST_ID,
@@ -24,6 +23,9 @@ from ticketflow_orch.settlement.posting import (
     recomputed,
 )
 from ticketflow_orch.settlement.windows import month_windows
+from ticketflow_orch.settlement.zones import (
+    zones_in_use,
+)
 
 EXAMPLES = 20
 

@@ -1,8 +1,9 @@
 """The monthly settlement: what every organization's movements of a month come to, posted once to the cent.
 
-`settle_month` is the whole of it. `passes` begins, plans and ends a pass, `late_movements` says who can have changed
-since the last one and what is taken in for closed months, `cutting` cuts chunks, `drain` works through them, `posting`
-holds the SQL that counts, `report` says what came of it. `dry_run` says beforehand what would.
+`settle_month` is the whole of it. `zones` says when a month is over, `passes` begins, plans and ends a pass,
+`late_movements` says who can have changed since the last one and what is taken in for closed months, `cutting` cuts
+chunks, `drain` works through them, `posting` holds the SQL that counts, `report` says what came of it. `dry_run` says
+beforehand what would.
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from ticketflow_orch.settlement.passes import (
     give_up,
     is_read,
     plan,
-    require_over,
     wait_for_writers,
 )
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.report import ParkedOrganization, parked_in_pass, posted_by_pass
+from ticketflow_orch.settlement.zones import (
+    require_over,
+)
 
 __all__ = ["Drained", "IncompleteSettlementError", "SettlementOptions", "SettlementResult", "settle_month"]
 
