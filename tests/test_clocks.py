@@ -1,0 +1,324 @@
+"""Clocks that are wrong, of the host and of the database: every unit is settled, closed and paid once, or refused.
+
+The database's clock is libfaketime's, which the server alone is started with; the host's is that of the modules that
+ask for it, and the business time that a run is given.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from sqlalchemy import Engine, event, text
+
+from tests.books import (
+    APRIL,
+    FEBRUARY,
+    FIRST,
+    JANUARY,
+    MARCH,
+    balances,
+    breaches,
+    close,
+    settle_and_close,
+    state_of,
+)
+from tests.conftest import FAKETIME, TEMPLATE, fresh_database, run_sql
+from tests.oracle import AMOUNTS, Movement, amounts, posted, without_zeros
+from tests.payable import request
+from tests.rows import add_movement, add_organization, add_void, instant
+from tests.test_settlement import NOW, settle
+from ticketflow_orch import audit, database
+from ticketflow_orch.books import periods
+from ticketflow_orch.books.balances import BalanceWriter
+from ticketflow_orch.books.periods import IncompleteClosingError
+from ticketflow_orch.database import clocks, connect_engine
+from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.migrate import migrate
+from ticketflow_orch.months import Month
+from ticketflow_orch.parking import park, unpark
+from ticketflow_orch.settlement.due import late_months
+from ticketflow_orch.settlement.passes import require_over
+from ticketflow_orch.statements import StatementOptions, state_month
+from ticketflow_orch.statements.place import Place
+
+pytestmark = pytest.mark.skipif(FAKETIME is None, reason="no libfaketime here: apt-get install faketime")
+
+HOUR, MONTH = 3600, 30 * 86_400
+STEPS = {"an hour back": -HOUR, "5 s back": -5, "5 s ahead": 5, "a month ahead": MONTH}
+# What a clock that is wrong by more than a minute is refused with.
+REFUSED = re.compile(r"This host's clock is \d+ s (ahead of|behind) the database's, and more than 60 s settle nothing;")
+
+
+class Clocks:
+    """By how many seconds the database's clock and the host's are wrong."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.host = 0
+        self.set_database(0)
+
+    def set_database(self, seconds: int) -> None:
+        draft = self._file.with_suffix(".draft")
+        draft.write_text(f"{seconds:+d}\n")
+        draft.chmod(0o644)
+        draft.replace(self._file)
+
+    def set(self, whose: str, seconds: int) -> None:
+        if whose == "host":
+            self.host = seconds
+        else:
+            self.set_database(seconds)
+
+    def right(self) -> None:
+        self.host = 0
+        self.set_database(0)
+
+    @property
+    def now(self) -> datetime:
+        """The business time as the host has it."""
+        return NOW + timedelta(seconds=self.host)
+
+
+@pytest.fixture(scope="module")
+def clocked(scratch: Path) -> Iterator[tuple[EmbeddedServer, Clocks]]:
+    file = scratch / "clock"
+    wrong = Clocks(file)
+    server = EmbeddedServer(scratch / "clocked", None, {**DEFAULT_PARAMETERS, "fsync": "off", "autovacuum": "off"})
+    variables = {
+        "LD_PRELOAD": str(FAKETIME), "FAKETIME_TIMESTAMP_FILE": str(file), "FAKETIME_NO_CACHE": "1",
+        "DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }  # fmt: skip
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in variables.items():
+            environment.setenv(name, value)
+        server.start()
+    run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")
+    migrate(server.url(TEMPLATE))
+    yield server, wrong
+    server.remove()
+
+
+@pytest.fixture
+def wrong(clocked: tuple[EmbeddedServer, Clocks], monkeypatch: pytest.MonkeyPatch) -> Iterator[Clocks]:
+    """Both clocks, right until a test says otherwise."""
+    _, clocks = clocked
+    clocks.right()
+
+    class HostClock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(seconds=clocks.host)
+
+    monkeypatch.setattr(database, "datetime", HostClock)
+    yield clocks
+    clocks.right()
+
+
+@pytest.fixture
+def world(clocked: tuple[EmbeddedServer, Clocks], wrong: Clocks) -> Iterator[Engine]:
+    """An engine on a fresh database of the server whose clock can be wrong."""
+    server, _ = clocked
+    with fresh_database(server) as url:
+        engine = connect_engine(url, f"pytest {os.getpid()}", connections=20)
+        yield engine
+        engine.dispose()
+
+
+def net(engine: Engine) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT coalesce(sum(net), 0) FROM ledger_entry")).scalar_one())
+
+
+def owed_to(engine: Engine) -> dict[int, int]:
+    """What each organization was balanced in all, and what has not been balanced yet, together."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("SELECT organization_id, sum(payable) FROM organization_balance GROUP BY 1 HAVING sum(payable) > 0")
+        )
+        return {row[0]: int(row[1]) for row in rows}
+
+
+def paid(engine: Engine) -> dict[int, int]:
+    with engine.connect() as connection:
+        rows = connection.execute(text("SELECT organization_id, sum(amount) FROM payout GROUP BY 1"))
+        return {row[0]: int(row[1]) for row in rows}
+
+
+def expected(engine: Engine) -> dict[Any, tuple[int, ...]]:
+    """What all movements come to, a second time."""
+    with engine.connect() as connection:
+        zones = {row.id: row.timezone for row in connection.execute(text("SELECT id, timezone FROM organization"))}
+        columns = ", ".join(field.name for field in dataclasses.fields(Movement))
+        movements = [Movement(**row._mapping) for row in connection.execute(text(f"SELECT {columns} FROM money_movement"))]
+    return without_zeros(amounts(movements, zones))
+
+
+def assert_every_unit_is_settled_once(engine: Engine) -> None:
+    assert without_zeros(posted(engine)) == expected(engine)
+    assert breaches(engine) == []
+    with engine.connect() as connection:
+        months = connection.execute(text("SELECT month FROM settlement_period ORDER BY month")).scalars().all()
+        for month in map(Month.of_day, months):
+            assert audit.dishonest_organizations(connection, month).examples == ()
+            assert audit.organizations_without_row(connection, month).examples == ()
+        assert late_months(connection) == ()
+
+
+# --- The matrix: whose clock steps, by how much, at which moment, and whether it stays wrong
+
+# The first execution of a statement with these words is the moment; a word in capitals names an action of the chain.
+MOMENTS = {
+    "before what comes late is recorded": "RECORD LATE",
+    "before a settlement": "SETTLE",
+    "between cutoff and plan": "INSERT INTO settlement_chunk",
+    "between chunks": "UPDATE settlement_chunk SET state = 'DONE'",
+    "before the month is settled": "UPDATE settlement_pass SET state = 'DONE'",
+    "between settlement and closing": "RECORD BETWEEN",
+    "before a closing": "CLOSE",
+    "between the freeze and the balances": "INSERT INTO organization_balance",
+    "between parking and the end of a closing": "INSERT INTO organization_left_out",
+    "before payouts are requested": "PAY",
+    "between payouts": "INSERT INTO payout",
+    "before statements": "STATE",
+}
+RECORDINGS = {"RECORD LATE", "RECORD BETWEEN"}
+CELLS = [
+    (whose, by, moment, stays)
+    for whose, by, moment, stays in itertools.product(("database", "host"), STEPS, MOMENTS, (False, True))
+    # No clock of a host of ours has a part in what the application records.
+    if whose == "database" or MOMENTS[moment] not in RECORDINGS
+]
+
+
+@dataclasses.dataclass
+class Chain:
+    """A month's whole chain, with movements that come late on every side of every step of it."""
+
+    engine: Engine
+    clocks: Clocks
+    place: Place
+    first: int
+    second: int
+    hall: int
+
+    @classmethod
+    def begun(cls, engine: Engine, clocks: Clocks, folder: Path) -> Chain:
+        """January is closed and paid, with the clocks right."""
+        first, second = add_organization(engine), add_organization(engine)
+        chain = cls(engine, clocks, Place.at(str(folder)), first, second, add_organization(engine, external_ref="hall"))
+        for organization in (first, second, chain.hall):
+            chain.record("2026-01-10T10:00", organization, 100_000)
+            chain.record("2026-02-10T10:00", organization, 50_000)
+        settle_and_close(engine, JANUARY)
+        request(engine, JANUARY)
+        return chain
+
+    def record(self, occurred_at: str, organization: int, amount: int) -> None:
+        add_movement(self.engine, organization, amount, occurred_at)
+
+    def actions(self) -> list[tuple[str, Callable[[], object]]]:
+        return [
+            ("RECORD LATE", lambda: self.record("2026-01-11T10:00", self.first, 1_003)),
+            ("SETTLE", lambda: settle(self.engine, FEBRUARY, self.clocks.now, chunk_size=1, workers=1)),
+            ("RECORD BETWEEN", self._record_between),
+            ("PARK", lambda: park(self.engine, "hall", "its bank account is disputed", "test", FIRST)),
+            ("CLOSE", lambda: close(self.engine, FEBRUARY, self.clocks.now, chunk_size=1)),
+            ("UNPARK", lambda: unpark(self.engine, "hall", "test")),
+            ("PAY", lambda: request(self.engine, FEBRUARY, now=self.clocks.now, chunk_size=1)),
+            ("STATE", lambda: self._state(FEBRUARY)),
+            ("RECORD LATE", lambda: self.record("2026-02-12T10:00", self.second, 1_007)),
+        ]
+
+    def finish(self) -> None:
+        """With the clocks right: the next month takes in what is left."""
+        self.record("2026-03-10T10:00", self.hall, 20_000)
+        settle_and_close(self.engine, MARCH)
+        for month in (JANUARY, FEBRUARY, MARCH):
+            request(self.engine, month)
+            self._state(month)
+
+    def _record_between(self) -> None:
+        self.record("2026-01-12T10:00", self.second, 1_009)
+        self.record("2026-02-11T10:00", self.first, 1_013)
+
+    def _state(self, month: Month) -> None:
+        mail_from = instant("2020-01-01T00:00")
+        state_month(self.engine, month, StatementOptions(self.place, mail_from=mail_from), now=self.clocks.now)
+
+
+WRITTEN = """
+    SELECT (SELECT count(*) FROM ledger_entry), (SELECT count(*) FROM organization_balance),
+        (SELECT count(*) FROM settlement_pass), (SELECT count(*) FROM payout), (SELECT count(*) FROM statement_mail),
+        (SELECT array_agg(state ORDER BY month) FROM settlement_period)
+"""
+
+
+def written(engine: Engine) -> tuple[Any, ...]:
+    with engine.connect() as connection:
+        return tuple(connection.execute(text(WRITTEN)).one())
+
+
+@contextmanager
+def stepping_at(engine: Engine, words: str, step: Callable[[], None]) -> Iterator[None]:
+    """Within the block `step` is taken before the first statement that holds these words."""
+
+    def look(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if words in statement:
+            step()
+
+    event.listen(engine, "before_cursor_execute", look)
+    yield
+    event.remove(engine, "before_cursor_execute", look)
+
+
+@pytest.mark.parametrize(
+    ("whose", "by", "moment", "stays"),
+    CELLS,
+    ids=["-".join((whose, by, moment, "stays" if stays else "undone")) for whose, by, moment, stays in CELLS],
+)
+def test_a_clock_that_steps_loses_nothing_and_doubles_nothing(
+    world: Engine, wrong: Clocks, tmp_path: Path, whose: str, by: str, moment: str, stays: bool
+) -> None:
+    chain = Chain.begun(world, wrong, tmp_path)
+    taken = 0
+
+    def step() -> None:
+        nonlocal taken
+        taken += 1
+        if taken == 1:
+            wrong.set(whose, STEPS[by])
+
+    refusals = 0
+    for name, action in chain.actions():
+        if name == MOMENTS[moment]:
+            step()
+        with stepping_at(world, MOMENTS[moment], step):
+            before = written(world)
+            try:
+                action()
+            except (InputError, IncompleteClosingError) as error:
+                refusals += 1
+                assert REFUSED.match(str(error))
+                assert written(world) == before
+                wrong.right()
+                action()
+        if taken and not stays:
+            wrong.right()
+    assert taken
+    # Whoever is wrong by less than a minute is refused nothing, and then only a settlement or a closing is.
+    assert refusals <= (abs(STEPS[by]) > 60)
+    wrong.right()
+    chain.finish()
+    assert_every_unit_is_settled_once(world)
+    assert owed_to(world) == paid(world)
+    assert sum(paid(world).values()) == net(world)
