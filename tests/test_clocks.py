@@ -31,7 +31,7 @@ from tests.books import (
     state_of,
 )
 from tests.conftest import FAKETIME, TEMPLATE, fresh_database, run_sql
-from tests.oracle import Movement, amounts, posted, without_zeros
+from tests.oracle import expected, posted, without_zeros
 from tests.payable import request
 from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_settlement import NOW, settle
@@ -151,17 +151,6 @@ def paid(engine: Engine) -> dict[int, int]:
     with engine.connect() as connection:
         rows = connection.execute(text("SELECT organization_id, sum(amount) FROM payout GROUP BY 1"))
         return {row[0]: int(row[1]) for row in rows}
-
-
-def expected(engine: Engine) -> dict[Any, tuple[int, ...]]:
-    """What all movements come to, a second time."""
-    with engine.connect() as connection:
-        zones = {row.id: row.timezone for row in connection.execute(text("SELECT id, timezone FROM organization"))}
-        columns = ", ".join(field.name for field in dataclasses.fields(Movement))
-        movements = [
-            Movement(**row._mapping) for row in connection.execute(text(f"SELECT {columns} FROM money_movement"))
-        ]
-    return without_zeros(amounts(movements, zones))
 
 
 def assert_every_unit_is_settled_once(engine: Engine) -> None:
