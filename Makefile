@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test check lock clean inventory chaos bench-settlement bench-backfill bench-chain bench-lifecycle bench-outbox
+.PHONY: help install demo ui test test-fresh check lock clean inventory chaos bench-settlement bench-backfill bench-chain bench-lifecycle bench-outbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,19 +27,22 @@ $(INSTALLED): requirements.lock pyproject.toml
 	touch $@
 
 demo: $(INSTALLED) ## load a demo data set, settle every month that is over, print a statement
-	$(BIN)/ticketflow demo
+	$(BIN)/python -m ticketflow_orch demo
 
 ui: $(INSTALLED) ## open the Dagster UI with daemon and schedules on 127.0.0.1:3000 (PORT=…)
-	$(BIN)/ticketflow ui --port $(PORT)
+	$(BIN)/python -m ticketflow_orch ui --port $(PORT)
 
 test: $(INSTALLED) ## run the whole test suite
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fresh: $(INSTALLED) ## the two commands on fresh machines: every Python found, and a bare Debian in podman (RUNTIME=… ARGS=…)
+	RUNTIME="$(RUNTIME)" ARGS="$(ARGS)" $(BIN)/python -m tests.fresh
 
 check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	VIRTUAL_ENV=$(CURDIR)/$(VENV) $(BIN)/dg check defs
+	VIRTUAL_ENV="$$PWD/$(VENV)" $(BIN)/dg check defs
 
 lock: ## pin all dependencies anew, for every supported Python (needs uv)
 	$(COMPILE) --group dev pyproject.toml --output-file requirements.lock
@@ -49,14 +52,15 @@ clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-inventory: $(INSTALLED) ## write docs/schedules.md anew, from the definitions
+inventory: $(INSTALLED) ## write docs/schedules.md and docs/audit.md anew, from the code
 	$(BIN)/python -m docs.inventory
+	$(BIN)/python -m docs.invariants
 
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
 
-chaos: $(INSTALLED) ## settle, close, pay and deliver under many more kills and random movements than the tests do (ARGS=…)
-	CHAOS_ROUNDS=20 CHAOS_KILLS=50 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 CHAOS_MOVEMENTS=10000 CHAOS_EVENTS=10000 \
+chaos: $(INSTALLED) ## settle, close, pay and deliver under many more kills, random movements and histories than the tests do (ARGS=…)
+	CHAOS_ROUNDS=20 CHAOS_KILLS=50 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 LIVENESS_HISTORIES=300 CHAOS_MOVEMENTS=10000 CHAOS_EVENTS=10000 \
 		CHAOS_SECONDS=60 DAEMON_MINUTES=5 $(BIN)/python -m pytest --timeout=3600 tests/chaos \
 		tests/test_settlement_late_movements.py tests/test_settlement_amounts.py tests/test_books_properties.py \
 		tests/end_to_end/test_duplicate_daemons.py $(ARGS)

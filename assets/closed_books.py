@@ -1,23 +1,23 @@
 """The asset that closes months: writes what every organization is owed, freezes the month, shows it; and its checks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
-from assets.monthly_settlement import launched_by, monthly_settlement
+from assets.month_loop import each_month, launched_by
+from assets.monthly_settlement import monthly_settlement
 from assets.partitions import months
-from assets.settlement_checks import judged
+from assets.settlement_checks import audited, judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.audit import Finding
+from ticketflow_orch.auditing import INVARIANTS, Scope
 from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
 from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
 from ticketflow_orch.counts import counted
-from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -73,34 +73,23 @@ def closed_books(
     closed changes nothing.
     """
     options = ClosingOptions(chunk_size=settings().chunk_size, parked_limit=settings().parked_limit)
-    done: dict[str, dict[str, Any]] = {}
     with database.engine("closed_books", connections=2) as engine:
-        firing = scheduled_firing("closed_books", context.run.run_id, context.run.tags)
-        if firing is not None:
-            with transaction(engine) as connection:
-                record(connection, firing)
-        for month in sorted(map(Month.parse, context.partition_keys)):
-            try:
-                result = close_month(
-                    engine,
-                    month,
-                    now=clock.now(),
-                    first_month=Month.parse(settings().first_month),
-                    closed_by=launched_by(context.run.tags),
-                    run_id=context.run.run_id,
-                    options=options,
-                )
-            except (InputError, IncompleteClosingError) as error:
-                # The months before stay closed, and are seen to be.
-                for key, metadata in done.items():
-                    yield dg.AssetMaterialization(context.asset_key, partition=key, metadata=metadata)
-                raise dg.Failure(str(error)) from error
+
+        def close(month: Month) -> Mapping[str, Any]:
+            result = close_month(
+                engine,
+                month,
+                now=clock.now(),
+                first_month=Month.parse(settings().first_month),
+                closed_by=launched_by(context.run.tags),
+                run_id=context.run.run_id,
+                options=options,
+            )
             context.log.info(f"{month} is closed: {result.rows_new} balances were written.")
             with engine.connect() as connection:
-                done[str(month)] = books_metadata(connection, result)
-    for key, metadata in done.items():
-        context.add_asset_metadata(metadata, partition_key=key)
-    yield dg.MaterializeResult()
+                return books_metadata(connection, result)
+
+        yield from each_month(context, engine, close, refusals=(InputError, IncompleteClosingError))
 
 
 def books_metadata(connection: Connection, result: ClosedBooks) -> dict[str, Any]:
@@ -163,7 +152,39 @@ def _books_check(
     return check
 
 
+@dg.asset_check(
+    asset=closed_books,
+    name="ledger_reconciles",
+    description="What is posted about every month, closed ones included, is what its movements come to, each amount, "
+    "as far as they were read; the parked aside.",
+)
+def ledger_reconciles(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether all that was ever posted is what was ever sold, refunded and charged."""
+    return audited(database, "ledger_reconciles", [one for one in INVARIANTS if one.name == "ledger_reconciles"])
+
+
+# Those that have a check of their own, or are only listed.
+_ASKED_ELSEWHERE = {
+    "guarded", "order_of_recording", "complete", "nothing_parked", "ledger_reconciles", "chain_holds",
+    "closed_months_unchanged", "payables_paid", "nothing_in_doubt",
+}  # fmt: skip
+
+
+@dg.asset_check(
+    asset=closed_books,
+    name="all_fits_together",
+    description="Periods, passes, entries, totals, balances, payouts, mails, events, claims and firings agree; "
+    "`ticketflow audit` shows the same one by one.",
+)
+def all_fits_together(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether any invariant is broken that has no check of its own."""
+    others = [one for one in INVARIANTS if one.scope != Scope.LISTED and one.name not in _ASKED_ELSEWHERE]
+    return audited(database, "all_fits_together", others)
+
+
 BOOKS_CHECKS = [
+    ledger_reconciles,
+    all_fits_together,
     _books_check(
         "chain_holds",
         audit.broken_chain,

@@ -84,8 +84,6 @@ def _summary(answer: Explanation) -> str:
     ]
     if late and answer.cutoff is not None:
         sentences.append(f"Late and not posted yet: {late:,} of them.")
-    if answer.lines_error:
-        sentences.append(f"Its lines cannot be worked out: {answer.lines_error}.")
     if answer.parked:
         sentences.append(f"Parked: {answer.parked}.")
     return " ".join(sentences)

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
 from sqlalchemy import Engine
 
+from assets.month_loop import each_month, launched_by
 from assets.partitions import months
 from assets.progress import settlement_progress
 from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.counts import counted
-from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
@@ -54,7 +54,7 @@ def monthly_settlement(
     database: DatabaseResource,
     clock: ClockResource,
     outbox: OutboxResource,
-) -> Iterator[dg.MaterializeResult | dg.AssetObservation]:  # type: ignore[type-arg]
+) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization | dg.AssetObservation]:  # type: ignore[type-arg]
     """What every organization's money movements of the month come to, posted to the ledger once, to the cent.
 
     Materializing a month again posts only what came late, as adjustments; nothing late, nothing posted. A month that
@@ -66,11 +66,8 @@ def monthly_settlement(
         if config.dry_run:
             yield _rehearse(context, config, engine, month, clock)
             return
-        try:
-            firing = scheduled_firing("monthly_settlement", context.run.run_id, context.run.tags)
-            if firing is not None:
-                with transaction(engine) as connection:
-                    record(connection, firing)
+
+        def settle(month: Month) -> Mapping[str, Any]:
             result = settle_month(
                 engine,
                 month,
@@ -89,16 +86,15 @@ def monthly_settlement(
                 publish=outbox.append,
                 progress=settlement_progress(context.log.info),
             )
-        except (InputError, IncompleteSettlementError) as error:
-            raise dg.Failure(str(error)) from error
-        if result.parked:
-            context.log.error(
-                f"{month}: {counted(len(result.parked), 'organization')} parked: "
-                + "; ".join(f"{parked.external_ref}: {parked.why}" for parked in result.parked)
-            )
-        with engine.connect() as connection:
-            metadata = settlement_metadata(connection, result)
-        yield dg.MaterializeResult(metadata=metadata)
+            if result.parked:
+                context.log.error(
+                    f"{month}: {counted(len(result.parked), 'organization')} parked: "
+                    + "; ".join(f"{parked.external_ref}: {parked.why}" for parked in result.parked)
+                )
+            with engine.connect() as connection:
+                return settlement_metadata(connection, result)
+
+        yield from each_month(context, engine, settle, refusals=(InputError, IncompleteSettlementError))
 
 
 def _rehearse(
@@ -118,11 +114,3 @@ def _rehearse(
         raise dg.Failure(str(error)) from error
     context.log.info(f"Dry run: nothing was posted. {rehearsed.entries} entries would be posted in {month}.")
     return dg.AssetObservation(context.asset_key, partition=str(month), metadata=dry_run_metadata(rehearsed, file))
-
-
-def launched_by(tags: Mapping[str, str]) -> str:
-    """Who started a run, as its tags tell: a person by declared name, a schedule, a backfill, or a run by hand."""
-    for tag, label in (("user", "user"), ("dagster/schedule_name", "schedule"), ("dagster/backfill", "backfill")):
-        if tag in tags:
-            return f"{label} {tags[tag]}"
-    return "run by hand"

@@ -1,22 +1,21 @@
 """The asset that pays closed months: requests every payout, shows what became of them, and its checks."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
+from assets.month_loop import each_month
 from assets.partitions import months
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
-from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery.configuration import read_delivery
-from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts import PayoutRules, PayoutsRequested, request_payouts
+from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, PayoutsRequested, request_payouts
 from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
 from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, paid_so_far
 from ticketflow_orch.payouts.request import first_paid_month
@@ -64,30 +63,26 @@ _TOTALS = dg.TableSchema(
 )
 def payouts(
     context: dg.AssetExecutionContext, database: DatabaseResource, clock: ClockResource
-) -> dg.MaterializeResult:  # type: ignore[type-arg]
+) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
     """What a closed month owes each organization, requested from the payment provider once, through the outbox.
 
     Materializing a month again pays nobody again. A month whose books are not closed is refused; months before
-    TICKETFLOW_PAYOUTS_FROM pay nobody, and neither does any month while that is not set.
+    TICKETFLOW_PAYOUTS_FROM pay nobody, and neither does any month while that is not set. A payout that cannot be
+    written is left out: the others are requested, and the run fails, naming it, until it is right.
     """
     with database.engine("payouts", connections=2) as engine:
-        firing = scheduled_firing("payouts", context.run.run_id, context.run.tags)
-        if firing is not None:
-            with transaction(engine) as connection:
-                record(connection, firing)
-        rules = PayoutRules.configured(settings(), clock.now())
-        for month in sorted(map(Month.parse, context.partition_keys)):
-            try:
-                # It refuses a route that could pay twice; nothing is to be requested then.
-                read_delivery(settings())
-                result = request_payouts(engine, month, rules, context.run.run_id)
-            except InputError as error:
-                raise dg.Failure(str(error)) from error
+
+        def pay(month: Month) -> Mapping[str, Any]:
+            # It refuses a route that could pay twice; nothing is to be requested then.
+            read_delivery(settings())
+            rules = PayoutRules.configured(settings(), clock.now())
+            result = request_payouts(engine, month, rules, context.run.run_id)
             for held in (one.held for one in result.currencies if one.held):
                 context.log.warning(f"{month}: payouts are held, {held}")
             with engine.connect() as connection:
-                context.add_asset_metadata(payouts_metadata(connection, result), partition_key=str(month))
-    return dg.MaterializeResult()
+                return payouts_metadata(connection, result)
+
+        yield from each_month(context, engine, pay, own_faults=(PayoutsLeftOutError,))
 
 
 def payouts_metadata(connection: Connection, result: PayoutsRequested) -> dict[str, Any]:

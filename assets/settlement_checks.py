@@ -13,9 +13,15 @@ from sqlalchemy import Connection
 from assets.monthly_settlement import monthly_settlement
 from resources import DatabaseResource
 from ticketflow_orch import audit
+from ticketflow_orch.auditing import Asked, Invariant, examine, snapshot
 from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
 
 _BREACHES = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("month", "organization", "currency", "what")])
+
+_BROKEN = dg.TableSchema(
+    columns=[dg.TableColumn(name) for name in ("invariant", "month", "organization", "currency", "what")]
+)
 
 
 def _month_check(
@@ -39,7 +45,7 @@ def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
     table = [
         dg.TableRecord(
             {
-                "month": str(finding.month),
+                "month": str(finding.month or ""),
                 "organization": breach.organization,
                 "currency": breach.currency,
                 "what": breach.what,
@@ -60,14 +66,49 @@ def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
 @dg.asset_check(
     asset=monthly_settlement,
     name="guarded",
-    description="The ledger's key is valid, and the triggers that protect what is posted are there and switched on.",
+    description="The keys, constraints and triggers that protect money are there and switched on, and the ids of "
+    "movements are the order in which they were recorded.",
 )
 def guarded(database: DatabaseResource) -> dg.AssetCheckResult:
-    """Whether the database itself still guards the ledger."""
+    """Whether the database itself still guards money, and what settlements read it by."""
     with database.engine("check guarded") as engine, engine.connect() as connection:
-        missing = audit.missing_guards(connection)
+        missing = (*audit.missing_guards(connection), *audit.order_faults(connection))
     return dg.AssetCheckResult(
         passed=not missing, severity=dg.AssetCheckSeverity.ERROR, description="; ".join(missing) or "All in place."
+    )
+
+
+def audited(database: DatabaseResource, name: str, invariants: Iterable[Invariant]) -> dg.AssetCheckResult:
+    """One result over `invariants`, asked in one snapshot: red when any is broken, with its rows and how to fix it."""
+    with database.engine(f"check {name}") as engine, snapshot(engine) as connection:
+        verdicts = list(examine(connection, Asked.configured(settings()), invariants))
+    bad = [verdict for verdict in verdicts if verdict.is_broken]
+    table = [
+        dg.TableRecord(
+            {
+                "invariant": verdict.invariant.name,
+                "month": str(finding.month or ""),
+                "organization": breach.organization,
+                "currency": breach.currency,
+                "what": breach.what,
+            }
+        )
+        for verdict in bad
+        for finding in verdict.findings
+        for breach in finding.examples
+    ]
+    counts = ", ".join(f"{verdict.invariant.name}: {verdict.no_answer or verdict.count}" for verdict in bad)
+    metadata: dict[str, Any] = {"invariants judged": len(verdicts), "broken": len(bad)}
+    if table:
+        metadata["breaches"] = dg.MetadataValue.table(table, _BROKEN)
+    if bad:
+        fixes = "\n".join(f"- **{one.invariant.name}**: {one.invariant.holds} {one.invariant.fix}" for one in bad)
+        metadata["how to fix it"] = dg.MetadataValue.md(fixes)
+    return dg.AssetCheckResult(
+        passed=not bad,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=counts or "Nothing is broken.",
+        metadata=metadata,
     )
 
 
@@ -76,6 +117,7 @@ SETTLEMENT_CHECKS = [
         "complete",
         audit.organizations_without_row,
         "Every organization active in a month has its settlement row, parked ones aside.",
+        audit.open_months,
     ),
     _month_check(
         "honest",
@@ -85,7 +127,7 @@ SETTLEMENT_CHECKS = [
     _month_check(
         "nothing_parked",
         audit.parked_in,
-        "No organization is parked in a month, closed ones included: it is not paid until that is mended.",
+        "No organization is parked in a month, closed ones included: it is not paid until that is fixed.",
         audit.months_with_parked,
     ),
     guarded,

@@ -120,8 +120,8 @@ def _summary(result: SettlementResult) -> str:
             f"**{result.month} is closed**, or is being closed. Nothing was posted; what comes late is adjusted in the "
             "first open month."
         )
-    if result.changed_nothing:
-        return f"**Nothing came late.** All {result.rows_existing:,} rows of {result.month} are as they should be."
+    if result.changed_nothing and not result.parked:
+        return f"**Nothing came late** for {result.month}, and nothing was posted."
     parts = [f"{counted(result.rows_new, 'row')} settled"] if result.rows_new else []
     if result.rows_adjusted:
         parts.append(f"{result.rows_adjusted:,} adjusted")

@@ -1,28 +1,28 @@
 """The asset that states closed months: writes every statement, queues the mails, shows what they come to."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
+from assets.month_loop import each_month
 from assets.partitions import months
 from assets.progress import paced
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
-from ticketflow_orch.errors import InputError
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements import (
     StatementOptions,
+    StatementsLeftOutError,
     StatementsResult,
-    UnbalancedStatementError,
     state_month,
     statements_place,
 )
-from ticketflow_orch.statements.audit import stated_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.audit import judged_statements
 
 STATEMENT_COLUMNS = dg.TableSchema(
     columns=[
@@ -77,27 +77,27 @@ _TOTALS = dg.TableSchema(
 )
 def settlement_statements(
     context: dg.AssetExecutionContext, database: DatabaseResource, clock: ClockResource
-) -> dg.MaterializeResult:  # type: ignore[type-arg]
+) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
     """What each organization is owed for a closed month, and why: a page for each, and one table of all.
 
     Materializing a month again writes the same bytes and mails nobody again. A month whose books are not closed is
-    refused, and so is a statement that does not add up to the ledger.
+    refused. A statement that does not add up to the ledger is left out: the others are written and mailed, and the run
+    fails, naming it, until it is right.
     """
     line = paced(context.log.info)
     with database.engine("settlement_statements", connections=2) as engine:
-        for month in sorted(map(Month.parse, context.partition_keys)):
-            try:
-                result = state_month(
-                    engine,
-                    month,
-                    StatementOptions.configured(settings()),
-                    now=clock.now(),
-                    progress=partial(_say_how_far, line, month),
-                )
-            except (InputError, UnbalancedStatementError) as error:
-                raise dg.Failure(str(error)) from error
-            context.add_asset_metadata(statements_metadata(result), partition_key=str(month))
-    return dg.MaterializeResult()
+
+        def state(month: Month) -> Mapping[str, Any]:
+            result = state_month(
+                engine,
+                month,
+                StatementOptions.configured(settings()),
+                now=clock.now(),
+                progress=partial(_say_how_far, line, month),
+            )
+            return statements_metadata(result)
+
+        yield from each_month(context, engine, state, own_faults=(StatementsLeftOutError,))
 
 
 def _say_how_far(line: Callable[[str], None], month: Month, statements: int) -> None:
@@ -146,10 +146,11 @@ def _summary(result: StatementsResult) -> str:
 @dg.asset_check(
     asset=settlement_statements,
     name="statements_add_up",
-    description="The statements of every month, as they lie in their place, are what ledger and balances come to.",
+    description="The statements of every month, as they lie in their place, are what ledger and balances come to, and "
+    "none was left out.",
 )
 def statements_add_up(database: DatabaseResource) -> dg.AssetCheckResult:
-    """Whether all statements that have been written are still there and right."""
+    """Whether all statements that have been written are still there and right, and which could not be written."""
     place = statements_place(settings())
     with database.engine("check statements_add_up") as engine, engine.connect() as connection:
-        return judged(statements_that_do_not_add_up(connection, month, place) for month in stated_months(connection))
+        return judged(judged_statements(connection, place))

@@ -1,5 +1,8 @@
 """How fast a month is settled, against one bare INSERT … SELECT and against a loop over organizations.
 
+First into an empty ledger, then into one that holds the months before, beside the bare statement on the same table and
+on one whose key begins with the organization; then again with nothing late, and with a little late.
+
     python -m benchmarks.settlement --help
 
 Ends with exit code 1 when a bound is broken. Bounds on time need scale: they are judged from a million organizations
@@ -23,10 +26,18 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from benchmarks.server import connect, own_server
-from benchmarks.settlement_data import MONTH, NOW, Size, load
+from benchmarks.settlement_data import (
+    MONTH,
+    NOW,
+    Size,
+    add_late_movements,
+    add_ledger_history,
+    index_ledger,
+    load,
+)
 from benchmarks.settlement_rivals import RUN_ID, SHAPES, get_or_create, one_statement
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
@@ -47,11 +58,20 @@ class Settled:
     peak_memory: int
 
 
+LATE = 1_000
+WITH_HISTORY = "with history"
+OLD_KEY = "organization first"
+
+
 @dataclass(slots=True)
 class Figures:
-    """What was measured: seconds by what was done and for how many organizations, and what it left behind."""
+    """What was measured: seconds by what was done and for how many organizations, and what it left behind.
+
+    `log`: bytes of write-ahead log by what was done.
+    """
 
     seconds: dict[tuple[str, int], list[float]] = field(default_factory=dict)
+    log: dict[str, list[int]] = field(default_factory=dict)
     peak_memory: dict[int, int] = field(default_factory=dict)
     ledgers: dict[str, str] = field(default_factory=dict)
 
@@ -62,6 +82,10 @@ class Figures:
     def add_memory(self, organizations: int, peak: int) -> None:
         """Keep the largest peak."""
         self.peak_memory[organizations] = max(peak, self.peak_memory.get(organizations, 0))
+
+    def log_of(self, what: str) -> float:
+        """The median over the rounds, in bytes."""
+        return median(self.log[what])
 
     def time(self, what: str, organizations: int) -> float:
         """The median over the rounds."""
@@ -105,12 +129,17 @@ def main() -> int:
         with _emptied(server, size) as engine:
             one_statement(engine, next(iter(SHAPES)))
         for number in range(arguments.rounds):
-            say(f"round {number + 1} of {arguments.rounds}")
+            say(f"round {number + 1} of {arguments.rounds}, the ledger empty")
             _one_round(server, sizes, figures, say)
         sample = min(arguments.sample, size.organizations)
         say(f"the loop, over {sample:,} organizations")
         with _emptied(server, size) as engine:
             figures.add("loop", size.organizations, get_or_create(engine, sample) * size.organizations)
+        with _emptied(server, size, begun=False) as engine, _autocommit(engine) as connection:
+            add_ledger_history(connection, size, say)
+        for number in range(arguments.rounds):
+            say(f"round {number + 1} of {arguments.rounds}, {size.months} months in the ledger")
+            _one_round_with_history(server, size, figures, say)
     bounds = _bounds(figures, sizes)
     _print(console, figures, sizes, bounds)
     return int(any(bound.judged and not bound.holds for bound in bounds))
@@ -119,14 +148,16 @@ def main() -> int:
 def _one_round(server: EmbeddedServer, sizes: list[Size], figures: Figures, say: Say) -> None:
     size = sizes[-1]
     for shape in _shapes_worth_a_round(figures, size):
-        with _emptied(server, size) as engine:
+        with _emptied(server, size) as engine, _logged(engine, figures, shape):
             figures.add(shape, size.organizations, one_statement(engine, shape))
             figures.ledgers[shape] = _fingerprint(engine)
         say(f"  {shape}: {figures.seconds[shape, size.organizations][-1]:.2f} s")
     for workers in (1, 2):
-        name = "1 worker" if workers == 1 else f"{workers} workers"
+        name = _workers(workers)
         with _emptied(server, size) as engine:
-            first, again = (_settle_in_a_process(server, size, workers) for _ in range(2))
+            with _logged(engine, figures, name):
+                first = _settle_in_a_process(server, size, workers)
+            again = _settle_in_a_process(server, size, workers)
             figures.ledgers[name] = _fingerprint(engine)
         figures.add(name, size.organizations, first.seconds)
         figures.add(f"{name}, again", size.organizations, again.seconds)
@@ -138,6 +169,43 @@ def _one_round(server: EmbeddedServer, sizes: list[Size], figures: Figures, say:
         figures.add("1 worker", smaller.organizations, settled.seconds)
         figures.add_memory(smaller.organizations, settled.peak_memory)
         say(f"  1 worker, {smaller.organizations:,} organizations: {settled.seconds:.2f} s")
+
+
+def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures, say: Say) -> None:
+    shape = min(SHAPES, key=lambda shape: figures.time(shape, size.organizations))
+    bare = f"{shape}, {WITH_HISTORY}"
+    with _month_emptied(server, size) as engine, _logged(engine, figures, bare):
+        figures.add(bare, size.organizations, one_statement(engine, shape))
+    say(f"  {bare}: {figures.seconds[bare, size.organizations][-1]:.2f} s")
+    for workers in (1, 2):
+        name = f"{_workers(workers)}, {WITH_HISTORY}"
+        with _month_emptied(server, size) as engine:
+            with _logged(engine, figures, name):
+                first = _settle_in_a_process(server, size, workers)
+            again = _settle_in_a_process(server, size, workers)
+            figures.ledgers[name] = _fingerprint(engine)
+            with _autocommit(engine) as connection:
+                add_late_movements(connection, size, LATE)
+            late = _settle_in_a_process(server, size, workers)
+            _require_posted_late(engine, size)
+        figures.add(name, size.organizations, first.seconds)
+        figures.add(f"{name}, again", size.organizations, again.seconds)
+        figures.add(f"{name}, {LATE:,} late", size.organizations, late.seconds)
+        figures.add_memory(size.organizations, first.peak_memory)
+        say(f"  {name}: {first.seconds:.2f} s, again: {again.seconds:.2f} s, {LATE:,} late: {late.seconds:.2f} s")
+    old = f"{bare}, {OLD_KEY}"
+    with _month_emptied(server, size) as engine, _autocommit(engine) as connection:
+        index_ledger(connection, ("organization_id", "month"))
+        connection.exec_driver_sql("CHECKPOINT")
+        with _logged(engine, figures, old):
+            figures.add(old, size.organizations, one_statement(engine, shape))
+        say(f"  {old}: {figures.seconds[old, size.organizations][-1]:.2f} s")
+        _forget_month(connection)
+        index_ledger(connection, ("month", "organization_id"))
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
 
 
 def _shapes_worth_a_round(figures: Figures, size: Size) -> list[str]:
@@ -180,15 +248,17 @@ def _require_room(keep: Path | None, size: Size) -> None:
 
 
 @contextmanager
-def _emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
-    """The database with nothing settled, the month begun, and nothing left to write to disk."""
+def _emptied(server: EmbeddedServer, size: Size, *, begun: bool = True) -> Iterator[Engine]:
+    """The database with nothing settled, the month `begun` or not, and nothing left to write to disk."""
     engine = connect(server, size.database)
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+    with _autocommit(engine) as connection:
         # Truncating what is append-only takes a superuser who switches the triggers off.
         connection.exec_driver_sql("SET session_replication_role = replica")
         connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
+        connection.exec_driver_sql("DELETE FROM money_movement WHERE external_ref LIKE 'late-%%'")
         connection.exec_driver_sql("RESET session_replication_role")
-        connection.execute(text("INSERT INTO settlement_period (month) VALUES (:month)"), {"month": MONTH.first_day})
+        if begun:
+            connection.execute(_BEGUN, {"month": MONTH.first_day})
         connection.exec_driver_sql("CHECKPOINT")
     try:
         yield engine
@@ -196,15 +266,72 @@ def _emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
         engine.dispose()
 
 
+@contextmanager
+def _month_emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
+    """The database with the months before settled and closed, this one begun, and nothing left to write to disk."""
+    engine = connect(server, size.database)
+    with _autocommit(engine) as connection:
+        _forget_month(connection)
+        connection.execute(_BEGUN, {"month": MONTH.first_day})
+        connection.exec_driver_sql("CHECKPOINT")
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _forget_month(connection: Connection) -> None:
+    """Take back what was settled of `MONTH`, and what came late; the space that it took is given back too."""
+    connection.exec_driver_sql("SET session_replication_role = replica")
+    for table in ("settlement_chunk", "settlement_pass", "settlement_total", "settlement_period", "ledger_entry"):
+        connection.execute(text(f"DELETE FROM {table} WHERE month = :month"), {"month": MONTH.first_day})
+    connection.exec_driver_sql("DELETE FROM money_movement WHERE external_ref LIKE 'late-%%'")
+    connection.exec_driver_sql("RESET session_replication_role")
+    connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry")
+    connection.exec_driver_sql("VACUUM settlement_period, settlement_pass, settlement_chunk, money_movement")
+
+
+@contextmanager
+def _autocommit(engine: Engine) -> Iterator[Connection]:
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("SET statement_timeout = 0")
+        yield connection
+
+
+@contextmanager
+def _logged(engine: Engine, figures: Figures, what: str) -> Iterator[None]:
+    """Keep how many bytes of write-ahead log the block wrote."""
+    with _autocommit(engine) as connection:
+        before = connection.exec_driver_sql("SELECT pg_current_wal_insert_lsn()").scalar_one()
+    yield
+    with _autocommit(engine) as connection:
+        written = text("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), CAST(:before AS pg_lsn))")
+        figures.log.setdefault(what, []).append(int(connection.execute(written, {"before": before}).scalar_one()))
+
+
+def _require_posted_late(engine: Engine, size: Size) -> None:
+    with engine.connect() as connection:
+        posted = connection.execute(
+            text("SELECT count(*) FROM ledger_entry WHERE month = :month AND sequence > 0"),
+            {"month": MONTH.first_day},
+        ).scalar_one()
+    if posted != min(LATE, size.organizations):
+        sys.exit(f"{posted} adjustments were posted for {LATE} late movements.")
+
+
+_BEGUN = text("INSERT INTO settlement_period (month) VALUES (:month)")
+
+
 def _fingerprint(engine: Engine) -> str:
-    """The ledger's business columns in one value."""
+    """The business columns of the month's ledger in one value."""
     with engine.connect() as connection:
         row = connection.execute(
             text("""
                 SELECT count(*), sum(hashtextextended(concat_ws('|', organization_id, month, currency, origin_month,
                     sequence, captures, refunds, chargebacks, fees, commission, commission_tax, net), 0))
-                FROM ledger_entry
-            """)
+                FROM ledger_entry WHERE month = :month
+            """),
+            {"month": MONTH.first_day},
         ).one()
     return f"{row[0]:,} rows, {row[1]}"
 
@@ -229,12 +356,32 @@ def _bounds(figures: Figures, sizes: list[Size]) -> list[Bound]:
     bare = min(figures.time(shape, many) for shape in SHAPES)
     one, two = figures.time("1 worker", many), figures.time("2 workers", many)
     growth = one / many / (figures.time("1 worker", few) / few)
+    full = f", {WITH_HISTORY}"
+    bare_full = min(
+        figures.time(f"{shape}{full}", many) for shape in SHAPES if (f"{shape}{full}", many) in figures.seconds
+    )
+    one_full, two_full = figures.time(f"1 worker{full}", many), figures.time(f"2 workers{full}", many)
     return [
-        Bound("2 workers / one bare statement", two / bare, 0.8, at_scale),
+        Bound("2 workers / one bare statement", two / bare, 0.65, at_scale),
         Bound("1 worker / one bare statement", one / bare, 1.1, at_scale),
+        Bound("2 workers / one bare statement, with history", two_full / bare_full, 0.65, at_scale),
+        Bound("1 worker / one bare statement, with history", one_full / bare_full, 1.1, at_scale),
+        Bound("with history / empty, 1 worker", one_full / one, 1.1, at_scale),
+        Bound("with history / empty, 2 workers", two_full / two, 1.1, at_scale),
+        Bound(
+            "log with history / empty, 1 worker",
+            figures.log_of(f"1 worker{full}") / figures.log_of("1 worker"),
+            1.2,
+            at_scale,
+        ),
         Bound("loop / 1 worker", figures.time("loop", many) / one, 60, at_scale, at_least=True),
-        Bound("again / first, 1 worker", figures.time("1 worker, again", many) / one, 1.0, at_scale),
-        Bound("again / first, 2 workers", figures.time("2 workers, again", many) / two, 1.0, at_scale),
+        *(
+            Bound(
+                f"{what} / first, {name}", figures.time(f"{name}, {what}", many) / figures.time(name, many), 0.1, judged
+            )
+            for name in ("1 worker", "2 workers", f"1 worker{full}", f"2 workers{full}")
+            for what, judged in (("again", at_scale), *([(f"{LATE:,} late", False)] if full in name else []))
+        ),
         Bound(f"time per organization, {many:,} / {few:,}", growth, 1.25, at_scale),
         Bound(
             f"peak memory, {many:,} / {few:,}", figures.peak_memory[many] / figures.peak_memory[few], 1.1, judged=True
@@ -246,11 +393,14 @@ def _bounds(figures: Figures, sizes: list[Size]) -> list[Bound]:
 def _print(console: Console, figures: Figures, sizes: list[Size], bounds: list[Bound]) -> None:
     many = sizes[-1].organizations
     bare = min(figures.time(shape, many) for shape in SHAPES)
-    times = Table("what", "organizations", "seconds", "per second", "/ bare", title="Medians over the rounds")
+    times = Table(
+        "what", "organizations", "seconds", "per second", "/ bare", "log, MB", title="Medians over the rounds"
+    )
     for (what, organizations), rounds in figures.seconds.items():
         seconds = median(rounds)
         ratio = f"{seconds / bare:.2f}" if organizations == many else ""
-        times.add_row(what, f"{organizations:,}", f"{seconds:.2f}", f"{organizations / seconds:,.0f}", ratio)
+        log = f"{figures.log_of(what) / 1e6:,.0f}" if organizations == many and what in figures.log else ""
+        times.add_row(what, f"{organizations:,}", f"{seconds:.2f}", f"{organizations / seconds:,.0f}", ratio, log)
     memory = ", ".join(
         f"{figures.peak_memory[size.organizations] / 2**20:.1f} MiB at {size.organizations:,}" for size in sizes
     )

@@ -35,7 +35,8 @@ class Size:
     @property
     def bytes_on_disk(self) -> int:
         """What a run takes at most: the databases of all sizes, the ledger, the log ahead of them."""
-        return 2 * 10**9 + 400 * (self.organizations + self.movements + self.history * self.months)
+        movements = self.movements + self.history * self.months
+        return 2 * 10**9 + 400 * (self.organizations + movements) + 250 * self.organizations * (self.months + 1)
 
     def scaled(self, organizations: int) -> Size:
         """As much for each organization, for another number of them."""
@@ -82,8 +83,66 @@ def _fill(connection: Connection, size: Size, progress: Callable[[str], None]) -
         offset += movements
     progress(f"index on {offset:,} movements")
     connection.exec_driver_sql(index)
+    connection.exec_driver_sql("SELECT setval('money_movement_id_seq', (SELECT max(id) FROM money_movement))")
     progress("vacuum")
     connection.exec_driver_sql("VACUUM (ANALYZE)")
+
+
+def add_ledger_history(connection: Connection, size: Size, progress: Callable[[str], None]) -> None:
+    """Fill the ledger, which is empty, with the months before `MONTH`: settled, closed, an entry an organization."""
+    progress(f"{size.months} months in the ledger")
+    connection.exec_driver_sql(
+        "SET session_replication_role = replica; SET synchronous_commit = off; SET maintenance_work_mem = '1GB';"
+        "ALTER TABLE ledger_entry DROP CONSTRAINT ledger_entry_pkey"
+    )
+    # On day 2 of the month after, as the schedule does.
+    read = size.history * size.months + size.movements // 15
+    month = MONTH
+    months = [month := month.previous() for _ in range(size.months)]
+    for month in reversed(months):
+        connection.execute(_LEDGER_MONTH, {"month": month.first_day})
+        connection.execute(_CLOSED_MONTH, {"month": month.first_day, "last": read})
+    index_ledger(connection, ("month", "organization_id"))
+    connection.exec_driver_sql("RESET session_replication_role")
+    connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry, settlement_period")
+
+
+def index_ledger(connection: Connection, first: tuple[str, str]) -> None:
+    """Give the ledger the primary key that begins with the columns `first`, in place of any other."""
+    connection.exec_driver_sql(
+        "SET maintenance_work_mem = '1GB'; ALTER TABLE ledger_entry DROP CONSTRAINT IF EXISTS ledger_entry_pkey;"
+        f"ALTER TABLE ledger_entry ADD CONSTRAINT ledger_entry_pkey"
+        f" PRIMARY KEY ({', '.join(first)}, currency, origin_month, sequence)"
+    )
+
+
+def add_late_movements(connection: Connection, size: Size, number: int) -> None:
+    """`number` captures of `MONTH` that are recorded now, for as many organizations, evenly spread."""
+    at = MONTH.window("UTC").starts_at + (MONTH.window("UTC").ends_at - MONTH.window("UTC").starts_at) / 2
+    connection.execute(_LATE_MOVEMENTS, {"apart": max(1, size.organizations // number), "number": number, "at": at})
+
+
+_LEDGER_MONTH = text("""
+    INSERT INTO ledger_entry (organization_id, month, currency, origin_month, sequence, captures, refunds,
+        chargebacks, fees, commission, commission_tax, net, settlement_pass, run_id)
+    SELECT id, CAST(:month AS date), currency, CAST(:month AS date), 0, 1000 + id % 1000, 0, 0, 0, 100, 20,
+        880 + id % 1000, 1, repeat('0', 36)
+    FROM organization ORDER BY id
+""")
+
+_CLOSED_MONTH = text("""
+    INSERT INTO settlement_period (month, state, settled_at, settled_by, closed_at, closed_by, closed_role, read_to)
+    VALUES (CAST(:month AS date), 'CLOSED', now(), 'benchmark', now(), 'benchmark', 'benchmark',
+        CAST(:last AS bigint) + 1)
+""")
+
+_LATE_MOVEMENTS = text("""
+    INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount, commission_rate_bps,
+        commission_tax_bps, occurred_at)
+    SELECT 'late-' || gen_random_uuid(), id, 'CAPTURE', currency, 1000, commission_rate_bps, commission_tax_bps,
+        CAST(:at AS timestamptz)
+    FROM organization WHERE id % CAST(:apart AS bigint) = 0 ORDER BY id LIMIT CAST(:number AS bigint)
+""")
 
 
 def _organizations(size: Size) -> str:

@@ -8,10 +8,10 @@ from decimal import ROUND_HALF_UP, Decimal
 
 from sqlalchemy import Connection, Engine, text
 
-from benchmarks.settlement_data import MONTH, NOW
+from benchmarks.settlement_data import MONTH
 from ticketflow_orch.months import Window
 from ticketflow_orch.settlement.passes import zones_in_use
-from ticketflow_orch.settlement.posting import AMOUNTS, month_parameters
+from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, month_parameters
 
 # As long as the id that Dagster gives a run.
 RUN_ID = "0" * 36
@@ -28,7 +28,7 @@ _BY_PROBES = """
             SELECT currency, commission_rate_bps, commission_tax_bps, kind, amount
             FROM money_movement
             WHERE organization_id = organization.id AND occurred_at >= starts_at AND occurred_at < ends_at
-                AND recorded_at < CAST(:cutoff AS timestamptz)
+                AND money_movement.id < CAST(:cutoff AS bigint)
             UNION ALL
             SELECT organization.currency, organization.commission_rate_bps, organization.commission_tax_bps,
                 'CAPTURE', 0
@@ -45,7 +45,7 @@ _BY_JOINS = """
         WHERE occurred_at >= (SELECT min(starts_at) FROM time_window)
             AND occurred_at < (SELECT max(ends_at) FROM time_window)
             AND occurred_at >= starts_at AND occurred_at < ends_at
-            AND recorded_at < CAST(:cutoff AS timestamptz)
+            AND money_movement.id < CAST(:cutoff AS bigint)
         UNION ALL
         SELECT id, currency, commission_rate_bps, commission_tax_bps, 'CAPTURE', 0
         FROM organization JOIN time_window USING (timezone)
@@ -85,7 +85,7 @@ def one_statement(engine: Engine, shape: str) -> float:
             captures + refunds + chargebacks + fees - commission - commission_tax, 1, CAST(:run_id AS text)
         FROM total
     """)
-    parameters = month_parameters(MONTH, _windows(engine), NOW) | {"run_id": RUN_ID}
+    parameters = month_parameters(MONTH, _windows(engine), LARGEST_ID) | {"run_id": RUN_ID}
     started = time.monotonic()
     with engine.begin() as connection:
         connection.execute(statement, parameters)

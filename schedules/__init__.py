@@ -1,5 +1,6 @@
 """What happens by the clock: one file per job, its op, job and schedule side by side."""
 
+from schedules.audit import audit_job, audit_schedule
 from schedules.close_books import close_books_job, close_books_schedule
 from schedules.close_events import close_events_job, close_events_schedule
 from schedules.expire_reservations import expire_reservations_job, expire_reservations_schedule
@@ -14,6 +15,7 @@ SCHEDULES = [
     close_books_schedule,
     payouts_schedule,
     statements_schedule,
+    audit_schedule,
     close_events_schedule,
     expire_reservations_schedule,
     send_reminders_schedule,
@@ -25,6 +27,8 @@ ALWAYS_REQUESTING = [close_events_schedule, housekeeping_schedule]
 __all__ = [
     "ALWAYS_REQUESTING",
     "SCHEDULES",
+    "audit_job",
+    "audit_schedule",
     "close_books_job",
     "close_books_schedule",
     "close_events_job",

@@ -8,6 +8,7 @@ import dagster as dg
 from sqlalchemy import Engine
 
 from resources import ClockResource, DatabaseResource
+from schedules.audit import audit_job
 from schedules.close_events import close_events_job
 from schedules.expire_reservations import expire_reservations, expire_reservations_job
 from schedules.send_reminders import send_reminders, send_reminders_job
@@ -57,6 +58,7 @@ PRUNED_JOBS = (
     expire_reservations_job.name,
     send_reminders_job.name,
     housekeeping_job.name,
+    audit_job.name,
     "relay_outbox_job",
 )
 

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets import settlement_statements, statements_add_up
 from resources import DatabaseResource
-from schedules.windows import months_request, still_running
+from schedules.windows import months_request, still_running, stretches
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements.audit import months_to_state
 
@@ -21,7 +21,7 @@ statements_job = dg.define_asset_job(
     cron_schedule="0 7 * * *",
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
-    description="Requests one run for all closed months whose statements are not written yet, in their order.",
+    description="Requests a run for closed months whose statements are not all written: one for those in a row.",
     metadata={
         "window": "each month (a partition) that is closed and has no statements",
         "repeat": "the same bytes; nobody is mailed a statement twice",
@@ -29,10 +29,15 @@ statements_job = dg.define_asset_job(
 )
 def statements_schedule(
     context: dg.ScheduleEvaluationContext, database: DatabaseResource
-) -> dg.RunRequest | dg.SkipReason:
-    """A run for the months that are due, unless one is at work."""
+) -> list[dg.RunRequest] | dg.SkipReason:
+    """A run for each stretch of months that are due, unless one is at work: all in one would state those between anew.
+
+    Months between are there when a statement of an earlier one was left out.
+    """
     with database.engine("statements_schedule") as engine, engine.connect() as connection:
         due = months_to_state(connection)
     if not due:
         return dg.SkipReason("Every closed month has its statements.")
-    return still_running(context, statements_job.name) or months_request(context, due)
+    return still_running(context, statements_job.name) or [
+        months_request(context, stretch) for stretch in stretches(due)
+    ]

@@ -1,6 +1,6 @@
 """What the jobs on schedules share: a run's window, leaving a running job alone, showing what came of a start."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -42,10 +42,22 @@ def window_request(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
     return dg.RunRequest(run_key=context.scheduled_execution_time.isoformat(timespec="seconds"), tags=tags)
 
 
+def stretches(months: Sequence[Month]) -> Iterator[list[Month]]:
+    """`months`, which are in order, cut where one does not follow the one before."""
+    stretch: list[Month] = []
+    for month in months:
+        if stretch and month != stretch[-1].next():
+            yield stretch
+            stretch = []
+        stretch.append(month)
+    if stretch:
+        yield stretch
+
+
 def months_request(context: dg.ScheduleEvaluationContext, due: Sequence[Month]) -> dg.RunRequest:
     """One run for the months from the first to the last that is due; what is done in between stays as it is."""
     tags = window_tags(context.scheduled_execution_time)
-    key = context.scheduled_execution_time.isoformat(timespec="seconds")
+    key = f"{context.scheduled_execution_time.isoformat(timespec='seconds')} {due[0]}"
     if len(due) == 1:
         return dg.RunRequest(partition_key=str(due[0]), run_key=key, tags=tags)
     span = {ASSET_PARTITION_RANGE_START_TAG: str(due[0]), ASSET_PARTITION_RANGE_END_TAG: str(due[-1])}

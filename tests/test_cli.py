@@ -76,6 +76,17 @@ def test_help_lists_every_command_and_its_exit_codes_without_loading_dagster_or_
         assert name in told
 
 
+def test_a_home_that_cannot_be_had_is_one_line_on_stderr_and_exit_code_2(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    taken = scratch / "a-file"
+    taken.touch()
+    with fresh_home(scratch):
+        monkeypatch.setenv("TICKETFLOW_HOME", str(taken))
+        assert run_main(monkeypatch, "db", "start") == 2
+    assert capfd.readouterr().err == f"error: {taken}: File exists; set TICKETFLOW_HOME to a folder.\n"
+
+
 def test_a_refused_input_is_one_line_on_stderr_and_exit_code_2(
     home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

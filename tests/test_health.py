@@ -13,6 +13,7 @@ from ticketflow_orch.ages import written_out
 from ticketflow_orch.executions import Execution
 from ticketflow_orch.health import problems
 from ticketflow_orch.months import Month
+from ticketflow_orch.obstacles import Obstacle
 from ticketflow_orch.outbox_backlog import Backlog
 from ticketflow_orch.situation import Counted, Situation
 
@@ -20,7 +21,7 @@ NOW = instant("2026-06-02T12:00")
 WELL = Situation(
     business_now=NOW, database_now=NOW, clock_difference=0.2, firings=(), effects=(), undelivered=(),
     delivered=(), last_success={}, due_since={}, outbox=Backlog(NOW, None, 0, 0, 0, 0), payouts=(), unsettled=(),
-    parked=0, stale=(), stuck=0, without_ticket=0,
+    unstated={}, unknown_zones={}, parked=0, stale=(), stuck=0, without_ticket=0, unanswered={},
 )  # fmt: skip
 
 
@@ -67,6 +68,23 @@ def test_december_is_due_in_the_year_after() -> None:
     assert len(found(business_now=instant("2027-01-04T12:00"), unsettled=(Month(2026, 12),))) == 1
 
 
+def test_a_month_that_was_closed_days_ago_and_lacks_statements_is_a_problem() -> None:
+    longest = timedelta(days=3)
+    assert found(unstated={Month(2026, 4): NOW - longest}) == []
+    [line] = found(unstated={Month(2026, 4): NOW - longest - timedelta(seconds=1)})
+    assert line.startswith("2026-04 was closed 2026-05-30T11:59:59+00:00 and lacks statements; materialize")
+
+
+def test_what_a_bad_row_keeps_from_being_told_is_said_once_and_each_unknown_zone_is_named() -> None:
+    why = "Time zone 'Mars/Olympus' is unknown to tzdata; use an IANA name such as 'Europe/Madrid'."
+    zones = {"hall-7": "Mars/Olympus", "hall-8": "UTC+2"}
+    assert found(unanswered={"unsettled": why, "stuck": why}, unknown_zones=zones) == [
+        f"data: a question had no answer: {why}",
+        f"data: organization hall-7: {why}",
+        "data: organization hall-8: " + why.replace("Mars/Olympus", "UTC+2"),
+    ]
+
+
 def test_an_event_that_waits_for_long_in_the_outbox_is_a_problem() -> None:
     waiting = WELL.outbox
     assert found(outbox=replace(waiting, due_since=NOW - timedelta(minutes=15))) == []
@@ -93,6 +111,21 @@ def test_clocks_that_differ_by_more_than_five_seconds_are_a_problem(difference: 
     [line] = found(clock_difference=difference)
     assert line.startswith(f"clock: this host is 5.1 s {direction} the database")
     assert found(clock_difference=difference / 5.1 * 5) == []
+
+
+def test_clocks_that_differ_by_more_than_a_minute_settle_nothing() -> None:
+    assert "Nothing is settled" not in found(clock_difference=60.0)[0]
+    [line] = found(clock_difference=-60.1)
+    assert line.endswith("check the time synchronization of both. Nothing is settled until then.")
+
+
+def test_an_obstacle_is_a_problem_once_it_has_lasted_longer_than_its_patience() -> None:
+    since = NOW - timedelta(days=3)
+    obstacle = Obstacle("2026-05 is SETTLED and not closed", since, "`ticketflow close 2026-05`", timedelta(days=3))
+    assert found(obstacles=(obstacle,)) == []
+    assert found(obstacles=(obstacle,), database_now=NOW + timedelta(seconds=1)) == [
+        "2026-05 is SETTLED and not closed, since 2026-05-30T12:00:00+00:00; `ticketflow close 2026-05`."
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 BUSINESS, ENTRY = "business", "entry points"
 ENTRY_POINTS = (
     "ticketflow_orch.definitions",
+    "ticketflow_orch.__main__",
     "ticketflow_orch.cli",
     "ticketflow_orch.demo",
     "ticketflow_orch.instance",

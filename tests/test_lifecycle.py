@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
+from tests.statements import execute
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, money_without_ticket
 
 NOW = instant("2026-06-02T04:30")
@@ -98,6 +99,17 @@ def test_a_reservation_whose_time_is_up_is_expired_once(engine: Engine) -> None:
     assert states(engine, "reservation", due, later) == ["EXPIRED", "ACTIVE"]
     assert expire_reservations(engine, rules()).reservations == 0
     assert told(engine) == [("ReservationExpired", "due")]
+
+
+def test_a_reservation_whose_end_no_calendar_has_is_expired_and_so_are_the_others(engine: Engine) -> None:
+    event = add_event(engine, add_organization(engine))
+    ends = ("-infinity", "0044-03-15 12:00+00 BC", "2026-05-01 10:15+00")
+    held = [add_reservation(engine, event) for _ in ends]
+    for reservation, end in zip(held, ends, strict=True):
+        statement = f"UPDATE reservation SET created_at = '{end}', expires_at = '{end}' WHERE id = {reservation}"
+        execute(engine, statement)
+    assert expire_reservations(engine, rules(chunk_size=1)).reservations == 3
+    assert states(engine, "reservation", *held) == ["EXPIRED"] * 3
 
 
 def test_a_payment_in_flight_is_left_alone_and_reported_once_when_it_is_stuck(engine: Engine) -> None:

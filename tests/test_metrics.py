@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine
 
 from tests.rows import add_event, add_organization, add_reservation, instant
+from tests.statements import execute
 from ticketflow_orch.firings import Firing
 from ticketflow_orch.metrics import TicketFlowCollector
 from ticketflow_orch.scheduled_work import run_once
@@ -54,5 +55,18 @@ def test_every_metric_says_what_it_means(engine: Engine) -> None:
     registry = CollectorRegistry()
     registry.register(TicketFlowCollector(engine, SETTINGS))
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
-    assert len(families) == 14
+    assert len(families) == 16
     assert all(family.documentation.endswith(".") for family in families)
+
+
+def test_a_figure_that_a_bad_row_hides_is_missing_and_counted_and_all_others_are_there(engine: Engine) -> None:
+    evening = add_event(engine, add_organization(engine), ends_at=instant("2026-07-01T00:00"))
+    add_reservation(engine, evening, expires_at=instant("2026-06-01T23:59"))
+    execute(engine, "UPDATE reservation SET expires_at = '-infinity'")
+    registry = CollectorRegistry()
+    registry.register(TicketFlowCollector(engine, SETTINGS))
+    seen = scrape(registry)
+    assert seen["figures_missing",] == 1
+    assert ("job_oldest_due_seconds", "expire_reservations") not in seen
+    assert seen["months_unsettled",] == 0
+    assert seen["months_unstated",] == 0

@@ -222,14 +222,16 @@ def test_health_says_so_when_the_schema_or_the_instance_is_not_this_versions(
 
 
 def test_health_tells_what_a_question_could_not_read_among_all_else(engine: Engine, home: Path) -> None:
-    add_organization(engine, timezone="UTC+2")
+    add_organization(engine, external_ref="hall-7", timezone="UTC+2")
+    event = add_event(engine, add_organization(engine), ends_at=instant("2036-06-01T20:00"))
+    add_reservation(engine, event, expires_at=instant("2026-05-01T10:15"))
+    execute(engine, "UPDATE reservation SET expires_at = '-infinity'")
     code, lines = health()
     assert code == 1
-    assert lines[0] == (
-        "data: a question had no answer: Time zone 'UTC+2' is unknown to tzdata; "
-        "use an IANA name such as 'Europe/Madrid'."
-    )
-    assert lines[1].startswith("dagster:")
+    assert lines[0].startswith("data: a question had no answer: timestamp too small")
+    why = "Time zone 'UTC+2' is unknown to tzdata; use an IANA name such as 'Europe/Madrid'."
+    assert lines[1] == f"data: organization hall-7: {why}"
+    assert lines[2].startswith("dagster:")
 
 
 def test_health_gives_up_on_a_database_that_does_not_answer(

@@ -8,12 +8,15 @@ import pytest
 from sqlalchemy import Engine, event
 
 from tests.payable import MARCH, close_owing, close_with, owing, request, request_and_die, rows
+from tests.poison import cure, poison
 from tests.rows import add_organization
 from tests.statements import execute, objection, refusal
 from tests.test_settlement import settle
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.parking import park
+from ticketflow_orch.payouts import PayoutsLeftOutError
+from ticketflow_orch.payouts.audit import not_as_payable
 from ticketflow_orch.payouts.request import payouts_due_months
 
 JANUARY, FEBRUARY = Month(2026, 1), Month(2026, 2)
@@ -152,3 +155,34 @@ def test_the_database_itself_refuses_to_pay_what_no_closed_balance_says(engine: 
     assert objection(lambda: execute(engine, statement, **given)) is None
     assert "payouts are never deleted" in refusal(engine, "DELETE FROM payout")
     assert "never changes whose it is" in refusal(engine, "UPDATE payout SET amount = 1")
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("chunk_size", [1, 2, 3, 1000])
+def test_a_payout_that_cannot_be_written_stops_only_itself_and_is_told_and_tried_again(
+    engine: Engine, chunk_size: int
+) -> None:
+    choir, opera, band = (add_organization(engine, external_ref=name) for name in ("choir", "opera", "band"))
+    close_owing(engine, {choir: 100, opera: 200, band: 300})
+    poison(engine, "payout", f"NEW.organization_id = {opera}")
+    refusal = (
+        "^2026-03 is not paid: 2 payouts requested, 1 left out; correct what is wrong, then materialize payouts for "
+        "2026-03 again. The payout of opera for 2026-03 in EUR cannot be written: division by zero.$"
+    )
+    with pytest.raises(PayoutsLeftOutError, match=refusal):
+        request(engine, chunk_size=chunk_size)
+    with pytest.raises(PayoutsLeftOutError, match="0 payouts requested, 1 left out"):
+        request(engine, chunk_size=chunk_size)
+    assert payouts(engine, "organization_id, amount") == [(choir, 100), (band, 300)]
+    told = "SELECT payload FROM outbox_event WHERE event_type = 'RowLeftOut'"
+    [[alert]] = rows(engine, told)
+    assert (alert["job"], alert["row"]) == ("payouts", "2026-03 opera EUR")
+    with engine.connect() as connection:
+        assert payouts_due_months(connection, JANUARY) == (MARCH,)
+        [finding] = not_as_payable(connection, JANUARY)
+    assert [(one.organization, one.what) for one in finding.examples] == [("opera", "payable 200, paid out 0")]
+    cure(engine, "payout")
+    assert request(engine, chunk_size=chunk_size).requested == 1
+    assert len(rows(engine, told)) == 1
+    with engine.connect() as connection:
+        assert payouts_due_months(connection, JANUARY) == ()

@@ -85,3 +85,14 @@ def test_a_closed_month_is_looked_at_from_the_last_look_on_though_nothing_came_l
     assert settle(engine).chunks == 0
     add_movement(engine, organization, 1, "2026-02-10T10:00")
     assert settle(engine).chunks == 1
+
+
+def test_a_full_settlement_recomputes_what_is_older_than_the_books_too(engine: Engine) -> None:
+    organization = add_organization(engine)
+    # As it cannot be: about a month before the first that was closed, and taken for read.
+    add_movement(engine, organization, 100, "2025-11-10T10:00")
+    settle(engine, FEBRUARY)
+    close_month(engine, FEBRUARY)
+    assert settle(engine).rows_adjusted == 0
+    assert settle(engine, full=True).rows_adjusted == 1
+    assert origins(engine) == [("2026-03", "2025-11", 100)]

@@ -186,6 +186,33 @@ def test_months_that_are_over_and_not_settled_are_named(engine: Engine) -> None:
     assert situation(engine, fixed_clock=instant("2026-06-01T12:00")).unsettled == (Month(2026, 4), Month(2026, 5))
 
 
+def test_closed_months_that_lack_statements_are_named_until_they_have_them(engine: Engine) -> None:
+    owing(engine, month=Month(2026, 3))
+    assert list(situation(engine).unstated) == [Month(2026, 3)]
+    execute(engine, "UPDATE settlement_period SET stated_at = now()")
+    assert situation(engine).unstated == {}
+
+
+def test_organizations_in_unknown_zones_are_named_and_hide_nothing_else(engine: Engine) -> None:
+    add_organization(engine, external_ref="hall-7", timezone="Mars/Olympus")
+    add_organization(engine, external_ref="hall-8")
+    requested_payout(engine)
+    seen = situation(engine)
+    assert seen.unknown_zones == {"hall-7": "Mars/Olympus"}
+    assert seen.payouts == (Counted(("REQUESTED",), 1),)
+
+
+def test_a_row_that_python_cannot_read_hides_the_figures_about_it_alone(engine: Engine) -> None:
+    event = add_event(engine, add_organization(engine), ends_at=now() + timedelta(days=9))
+    add_reservation(engine, event, expires_at=now() - timedelta(minutes=5))
+    execute(engine, "UPDATE reservation SET expires_at = '-infinity'")
+    requested_payout(engine)
+    seen = situation(engine)
+    assert set(seen.unanswered) == {"expire_reservations"}
+    assert "timestamp too small" in seen.unanswered["expire_reservations"]
+    assert seen.payouts == (Counted(("REQUESTED",), 1),)
+
+
 def test_no_figure_scans_a_table_that_grows(engine: Engine) -> None:
     organization = add_organization(engine)
     add_event(engine, organization, ends_at=now() + timedelta(days=90), starts_at=now() + timedelta(days=80))

@@ -1,11 +1,12 @@
 """The settlement's invariants as questions to the database: read-only, each answered for a month or for the schema.
 
-Integrity is another question than lateness: what no pass has read yet is not a fault of the month.
+Integrity is another question than lateness: what no pass has read yet is not a fault of the month. `auditing` asks
+these and all others by name; the closing of a month asks those that its books stand on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,24 +15,74 @@ from sqlalchemy import Connection, Row, text
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.passes import zones_in_use
-from ticketflow_orch.settlement.posting import LARGEST_ID, difference, month_parameters, recomputed
+from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, difference, month_parameters, recomputed
 from ticketflow_orch.settlement.windows import month_windows
 
 EXAMPLES = 20
 
-_GUARDS = frozenset(
-    {
-        "ledger_entry_append_only", "ledger_entry_period_open", "money_movement_append_only", "money_movement_recorded",
-        "money_movement_reversal", "money_movement_undo_only", "organization_zone_and_currency",
-        "organization_never_deleted", "settlement_period_transition", "settlement_window_fixed",
-        "settlement_window_meets",
-    }
-)  # fmt: skip
+# All triggers of the tables that hold money or say what was read of it, by table; a test compares them with the schema.
+GUARDS = {
+    "currency": ("currency_fixed",),
+    "ledger_entry": ("ledger_entry_append_only", "ledger_entry_period_open"),
+    "money_movement": (
+        "money_movement_append_only", "money_movement_kept_while_settling", "money_movement_late_capture",
+        "money_movement_recorded", "money_movement_reversal", "money_movement_undo_only",
+    ),
+    "opening_balance": ("opening_balance_frozen", "opening_balance_kept", "opening_balance_taken"),
+    "organization": (
+        "organization_kept_while_settling", "organization_never_deleted", "organization_zone_and_currency",
+    ),
+    "organization_balance": ("organization_balance_append_only", "organization_balance_period_closing"),
+    "outbox_event": (
+        "outbox_event_body_frozen", "outbox_event_frozen", "outbox_event_payout_held", "outbox_event_transition",
+    ),
+    "payout": ("payout_frozen", "payout_kept", "payout_pays_a_balance", "payout_transition"),
+    "settlement_chunk": ("settlement_chunk_transition",),
+    "settlement_pass": ("settlement_pass_frozen", "settlement_pass_transition"),
+    "settlement_period": (
+        "settlement_period_balanced", "settlement_period_kept", "settlement_period_not_truncated",
+        "settlement_period_read_on", "settlement_period_transition",
+    ),
+    "settlement_window": ("settlement_window_fixed", "settlement_window_meets"),
+}  # fmt: skip
+# What makes a repeat harmless and a row add up: nothing asks these questions row by row.
+CONSTRAINTS = {
+    "ledger_entry": ("ledger_entry_net_check", "ledger_entry_origin_month_check", "ledger_entry_sequence_check"),
+    "money_movement": ("money_movement_reverses_check", "money_movement_reverses_fkey", "money_movement_sign_check"),
+    "organization_balance": (
+        "organization_balance_closing_check", "organization_balance_due_check", "organization_balance_pkey",
+    ),
+    "outbox_event": ("outbox_event_dedupe_key_key",),
+    "payout": ("payout_organization_id_currency_month_key", "payout_public_id_key"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The organizations that are asked about: those whose id lies between `low` and `high`, both included."""
+
+    low: int = 0
+    high: int = LARGEST_ID
+
+    @classmethod
+    def only(cls, organization: int) -> Members:
+        """The one organization with this id."""
+        return cls(organization, organization)
+
+    def parameters(self) -> dict[str, Any]:
+        """As bound parameters."""
+        return {"low": self.low, "high": self.high}
+
+
+EVERYBODY = Members()
 
 
 @dataclass(frozen=True, slots=True)
 class Breach:
-    """One thing that breaks an invariant: the organization's reference, the currency, and what is wrong in words."""
+    """One thing that breaks an invariant, and what is wrong with it in words.
+
+    `organization`: its reference, or the name of what else it is (a pass, a zone, an event). `currency` may be empty.
+    """
 
     organization: str
     currency: str
@@ -40,18 +91,30 @@ class Breach:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """How often a month breaks an invariant, with the first few breaches."""
+    """How often a month breaks an invariant, or, without a month, the database; with the first few breaches."""
 
-    month: Month
+    month: Month | None
     count: int
     examples: tuple[Breach, ...]
 
+    @classmethod
+    def listed(cls, month: Month | None, rows: Iterable[tuple[str, str, str]]) -> Finding:
+        """All of `rows`, each an organization, a currency and what is to be said."""
+        breaches = tuple(Breach(*row) for row in rows)
+        return cls(month, len(breaches), breaches)
+
 
 def settled_months(connection: Connection) -> tuple[Month, ...]:
-    """The months that are settled and not closed: those whose entries may still be wrong and may still be mended."""
+    """The months that are settled and not closed: those whose entries may still be wrong and may still be fixed."""
     days = connection.execute(
         text("SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month")
     )
+    return tuple(Month.of_day(day) for day in days.scalars())
+
+
+def open_months(connection: Connection) -> tuple[Month, ...]:
+    """The months that are settled and into which anything may still be posted: who is new there gets a row."""
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
@@ -61,36 +124,44 @@ def months_with_parked(connection: Connection) -> tuple[Month, ...]:
     return tuple(sorted({*settled_months(connection), *map(Month.of_day, days.scalars())}))
 
 
-def organizations_without_row(connection: Connection, month: Month) -> Finding:
+def months_recorded(connection: Connection, members: Members = EVERYBODY) -> tuple[Month, ...]:
+    """Every month about which something may be posted, closed ones included, in order.
+
+    Those that have a period, and before the first of them those with movements or entries: a pass of the first month
+    that is not closed takes in what comes late for them.
+    """
+    days = connection.execute(text("SELECT month FROM settlement_period ORDER BY month")).scalars().all()
+    if not days:
+        return ()
+    # Which month a movement lies in depends on the zone, so its neighbours are looked at too.
+    before = connection.execute(_BEFORE_THE_FIRST, members.parameters() | {"first": days[0], "periods": days})
+    return tuple(sorted({*map(Month.of_day, days), *(Month.of_day(day) for day in before.scalars() if day < days[0])}))
+
+
+def organizations_without_row(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Organizations active in `month` that lack their settlement row in their own currency and are not parked."""
-    rows = connection.execute(_WITHOUT_ROW, _month(month)).all()
+    rows = connection.execute(_WITHOUT_ROW, _month(month) | members.parameters()).all()
     return _finding(month, [Breach(row.external_ref, row.currency, "has no settlement row") for row in rows], rows)
 
 
-def dishonest_organizations(connection: Connection, month: Month) -> Finding:
+def dishonest_organizations(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Organizations whose entries about `month`, in whatever month posted, are not what their movements come to.
 
-    Each is recomputed up to where it was read: the month's `read_to`, or the cutoff of a pass that did it since.
+    Each is recomputed up to where it was read: the month's `read_to`, or the cutoff of a pass that did it since. Before
+    either, there may be no entries.
     """
-    parameters = _recomputing(connection, month)
-    if parameters is None:
-        return Finding(month, 0, ())
-    rows = connection.execute(_DISHONEST, parameters | _month(month)).all()
-    breaches = [
-        Breach(row.external_ref, row.currency, f"posted {row.posted_net}, recomputed {row.posted_net + row.net}")
-        for row in rows
-    ]
-    return _finding(month, breaches, rows)
+    rows = connection.execute(_DISHONEST, _recomputing(connection, month, members) | _month(month)).all()
+    return _finding(month, [Breach(row.external_ref, row.currency, _in_words(row)) for row in rows], rows)
 
 
-def parked_in(connection: Connection, month: Month) -> Finding:
+def parked_in(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Organizations that are parked in `month`, with why."""
-    rows = connection.execute(_PARKED, _month(month)).all()
+    rows = connection.execute(_PARKED, _month(month) | members.parameters()).all()
     return _finding(month, [Breach(row.external_ref, row.currency, row.why) for row in rows], rows)
 
 
 def missing_guards(connection: Connection) -> tuple[str, ...]:
-    """What the ledger's protection lacks, in words: its key valid, its triggers there and switched on."""
+    """What the protection of money lacks, in words: keys and constraints valid, triggers there and switched on."""
     key = connection.execute(
         text("""
             SELECT count(*) FROM pg_constraint JOIN pg_index ON indexrelid = conindid
@@ -98,36 +169,68 @@ def missing_guards(connection: Connection) -> tuple[str, ...]:
                 AND indisvalid AND indisready AND NOT condeferrable
         """)
     ).scalar_one()
-    missing = missing_triggers(connection, _GUARDS)
-    return missing if key else ("the ledger's primary key is missing or not valid", *missing)
-
-
-def missing_triggers(connection: Connection, wanted: Set[str]) -> tuple[str, ...]:
-    """Which of the triggers called `wanted` are missing or switched off, in words."""
-    enabled = set(
-        connection.execute(
-            text("SELECT tgname FROM pg_trigger WHERE tgenabled IN ('O', 'A') AND NOT tgisinternal")
-        ).scalars()
+    triggers = {
+        (row.name, row.guard)
+        for row in connection.execute(
+            text("""
+                SELECT relname AS name, tgname AS guard FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+                WHERE tgenabled IN ('O', 'A') AND NOT tgisinternal AND pg_table_is_visible(tgrelid)
+            """)
+        )
+    }
+    constraints = {
+        (row.name, row.guard)
+        for row in connection.execute(
+            text("""
+                SELECT relname AS name, conname AS guard FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid
+                WHERE convalidated AND pg_table_is_visible(conrelid)
+            """)
+        )
+    }
+    return (
+        *(() if key else ("the ledger's primary key is missing or not valid",)),
+        *(f"constraint {name} is missing or not valid" for name in _absent(CONSTRAINTS, constraints)),
+        *(f"trigger {name} is missing or switched off" for name in _absent(GUARDS, triggers)),
     )
-    return tuple(f"trigger {name} is missing or switched off" for name in sorted(wanted - enabled))
 
 
-def rounding_residue(connection: Connection, month: Month) -> dict[str, str]:
+def order_faults(connection: Connection) -> tuple[str, ...]:
+    """Why the ids of movements may not be the order in which they were recorded, in words: settlements stand on it."""
+    row = connection.execute(_ORDER).one()
+    faults = {
+        "is not GENERATED ALWAYS, so a writer may name an id that was read past": row.identity != "a",
+        "has no sequence of its own called money_movement_id_seq": not row.owned,
+        f"comes from a sequence with cache {row.cache} instead of 1, so sessions keep ids back for later": row.cache
+        > 1,
+        f"comes from a sequence with increment {row.increment} instead of 1": row.increment != 1,
+        "comes from a sequence that cycles": row.cycles,
+    }
+    if row.next_id is not None:
+        faults |= {
+            f"is {row.largest_id} at most, and the sequence gives {row.next_id} next": row.largest_id >= row.next_id,
+            f"was read to {row.largest_cutoff}, and the sequence gives {row.next_id} next": (
+                row.largest_cutoff > row.next_id
+            ),
+        }
+    return tuple(f"money_movement.id {what}" for what, is_so in faults.items() if is_so)
+
+
+def rounding_residue(connection: Connection, month: Month, members: Members = EVERYBODY) -> dict[str, str]:
     """Per currency, by how much the posted commission and tax of `month` differ from the exact ones, in minor units.
 
     At most half a unit a line and rate; listed, never posted.
     """
-    parameters = _recomputing(connection, month)
-    if parameters is None:
-        return {}
-    return {row.currency: str(row.residue) for row in connection.execute(_RESIDUE, parameters)}
+    rows = connection.execute(_RESIDUE, _recomputing(connection, month, members))
+    return {row.currency: str(row.residue) for row in rows}
 
 
-def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
-    """What `recomputed` takes to repeat the month as it was read, without the parked; None before it was."""
+def _absent(wanted: Mapping[str, Sequence[str]], there: Set[tuple[str, str]]) -> list[str]:
+    return sorted(name for table, names in wanted.items() for name in names if (table, name) not in there)
+
+
+def _recomputing(connection: Connection, month: Month, members: Members) -> dict[str, Any]:
+    """What `recomputed` takes to repeat the month as it was read, without the parked; nothing counts before it was."""
     cutoff = read_to(connection, [month])[month]
-    if cutoff == 0:
-        return None
     windows = month_windows(connection, [month], zones_in_use(connection)).get(month, {})
     parked = connection.execute(
         text("""
@@ -137,11 +240,20 @@ def _recomputing(connection: Connection, month: Month) -> dict[str, Any] | None:
         _month(month),
     ).scalars()
     last = connection.execute(text("SELECT max(month) FROM settlement_period")).scalar_one()
-    posting = months_between(month, max(month, Month.of_day(last)))
-    return month_parameters(month, windows, cutoff) | {
-        "left_out": list(parked),
-        "posting_months": [each.first_day for each in posting],
-    }
+    posting = months_between(month, month if last is None else max(month, Month.of_day(last)))
+    return (
+        month_parameters(month, windows, cutoff)
+        | members.parameters()
+        | {"left_out": list(parked), "posting_months": [each.first_day for each in posting]}
+    )
+
+
+def _in_words(row: Row[Any]) -> str:
+    """How what is posted differs: by its net, or, where the net is right, by the amounts that are not."""
+    if row.net:
+        return f"posted {row.posted_net}, recomputed {row.posted_net + row.net}"
+    differing = {name: getattr(row, name) for name in AMOUNTS}
+    return "recomputed minus posted: " + ", ".join(f"{name} {amount}" for name, amount in differing.items() if amount)
 
 
 def _month(month: Month) -> dict[str, object]:
@@ -155,7 +267,8 @@ def _finding(month: Month, breaches: Sequence[Breach], rows: Sequence[Row[Any]])
 _WITHOUT_ROW = text("""
     SELECT external_ref, currency, count(*) OVER () AS breaches
     FROM organization
-    WHERE joined_on < CAST(:next_month AS date) AND (left_on IS NULL OR left_on >= CAST(:month AS date))
+    WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+        AND joined_on < CAST(:next_month AS date) AND (left_on IS NULL OR left_on >= CAST(:month AS date))
         AND NOT EXISTS (
             SELECT FROM ledger_entry AS entry
             WHERE (entry.month, entry.organization_id, entry.currency, entry.origin_month, entry.sequence)
@@ -170,23 +283,26 @@ _WITHOUT_ROW = text("""
 # A pass that was given up, or that is still running, has done some organizations beyond what counts as read.
 _AHEAD = f"""
     ahead AS MATERIALIZED (
-        SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, cutoff
+        SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, organizations, cutoff
         FROM settlement_pass JOIN settlement_chunk AS chunk USING (month, pass)
         WHERE chunk.origin_month = CAST(:origin AS date) AND chunk.state = 'DONE' AND cutoff > CAST(:cutoff AS bigint)
     )"""
 _AS_READ = """coalesce(
-    (SELECT max(ahead.cutoff) FROM ahead WHERE organization.id BETWEEN ahead.low_id AND ahead.high_id),
+    (SELECT max(ahead.cutoff) FROM ahead
+        WHERE organization.id BETWEEN ahead.low_id AND ahead.high_id
+            AND (ahead.organizations IS NULL OR organization.id = ANY (ahead.organizations))),
     CAST(:cutoff AS bigint))"""
 
 _DISHONEST = text(f"""
     WITH {_AHEAD}, {difference(cutoff=_AS_READ)}
-    SELECT external_ref, difference.currency, net, (
+    SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, difference.currency,
+        {", ".join(f"difference.{name}" for name in AMOUNTS)}, (
             SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
             WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
                 AND entry.month = ANY (CAST(:posting_months AS date[])) AND entry.origin_month = CAST(:origin AS date)
         ) AS posted_net,
         count(*) OVER () AS breaches
-    FROM difference JOIN organization ON organization.id = organization_id
+    FROM difference LEFT JOIN organization ON organization.id = organization_id
     WHERE differs
     ORDER BY organization_id LIMIT :examples
 """)
@@ -205,5 +321,39 @@ _PARKED = text("""
     SELECT external_ref, currency, coalesce(error, reason) AS why, count(*) OVER () AS breaches
     FROM parked_organization JOIN organization ON organization.id = organization_id
     WHERE month = :month AND resolved_at IS NULL
+        AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     ORDER BY organization_id LIMIT :examples
+""")
+
+# Movements of the days around an edge count for both months: the zones decide, and a month too many is no harm.
+_BEFORE_THE_FIRST = text("""
+    SELECT DISTINCT CAST(date_trunc('month', day AT TIME ZONE 'UTC') AS date) AS month
+    FROM money_movement
+    CROSS JOIN LATERAL (VALUES (occurred_at - interval '1 day'), (occurred_at + interval '1 day')) AS around (day)
+    WHERE occurred_at < CAST(:first AS timestamptz) + interval '1 day'
+        AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    UNION
+    SELECT DISTINCT CAST(origin_month AS date) FROM ledger_entry
+    WHERE month = ANY (CAST(:periods AS date[])) AND origin_month < CAST(:first AS date)
+        AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+""")
+
+# A cutoff was drawn from the sequence, or is what it gives next. Without a right to the sequence nobody can say what
+# that is.
+_ORDER = text("""
+    SELECT attidentity AS identity, coalesce(sequence.oid = CAST(owned AS regclass), false) AS owned,
+        coalesce(seqcache, 1) AS cache, coalesce(seqincrement, 1) AS increment, coalesce(seqcycle, false) AS cycles,
+        CASE WHEN has_sequence_privilege(sequence.oid, 'USAGE, SELECT') THEN coalesce((
+            SELECT last_value + 1 FROM pg_sequences
+            WHERE schemaname = relnamespace.nspname AND sequencename = 'money_movement_id_seq'), 1) END AS next_id,
+        coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
+        greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
+            AS largest_cutoff
+    FROM pg_attribute
+    CROSS JOIN LATERAL pg_get_serial_sequence('money_movement', 'id') AS owned
+    LEFT JOIN pg_class AS sequence ON sequence.relname = 'money_movement_id_seq' AND sequence.relkind = 'S'
+        AND pg_table_is_visible(sequence.oid)
+    LEFT JOIN pg_namespace AS relnamespace ON relnamespace.oid = sequence.relnamespace
+    LEFT JOIN pg_sequence ON seqrelid = sequence.oid
+    WHERE attrelid = CAST('money_movement' AS regclass) AND attname = 'id'
 """)

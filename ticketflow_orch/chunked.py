@@ -6,6 +6,7 @@ waited for a row's lock is not in the first's snapshot.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -15,10 +16,14 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ticketflow_orch.alerts import Alert
 from ticketflow_orch.database import is_data_fault, transaction
+from ticketflow_orch.errors import InputError
 
 LOCK_NOT_AVAILABLE = "55P03"
+# As many bad rows are named at most, where all are counted.
+NAMED = 100
 
 Effect = TypeVar("Effect")
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class Wanted:
     """
 
     size: int
-    left_out: Sequence[int] = ()
+    left_out: Sequence[int | str] = ()
     only: Sequence[int] | None = None
     waiting: bool = False
 
@@ -46,14 +51,20 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row whose own data keeps it from being done, and why, in the database's words or in ours."""
+    """A row, by its id or name, whose own data keeps it from being done, and why, in the database's words or ours."""
 
-    id: int
+    id: int | str
     error: str
 
     def alert(self, job: str) -> Alert:
         """What operators learn of a row that the runs of `job` leave out."""
         return Alert("RowLeftOut", f"{job} {self.id}", {"job": job, "row": self.id, "error": self.error})
+
+
+def named(rows: Sequence[BadRow]) -> str:
+    """What is wrong with each of `rows`, in sentences; of those beyond the first hundred how many they are."""
+    more = f" And {len(rows) - NAMED:,} more." if len(rows) > NAMED else ""
+    return " ".join(row.error for row in rows[:NAMED]) + more
 
 
 @dataclass
@@ -87,7 +98,7 @@ class ChunkedWork(Generic[Effect]):
                 raise
 
     @property
-    def _left_out(self) -> list[int]:
+    def _left_out(self) -> list[int | str]:
         return [row.id for row in self.bad]
 
     def _chunk(self, wanted: Wanted, patience: float | None = None) -> tuple[list[int], list[Effect]]:
@@ -105,8 +116,56 @@ class ChunkedWork(Generic[Effect]):
             if not ids or not is_data_fault(error):
                 raise
             if len(ids) == 1:
-                self.bad.append(BadRow(ids[0], str(error.orig).strip()))
+                self.bad.append(BadRow(ids[0], in_words(error)))
                 return ids, []
         middle = len(ids) // 2
         halves = [self._chunk(Wanted(self.size, only=half), patience)[1] for half in (ids[:middle], ids[middle:])]
         return ids, [effect for effects in halves for effect in effects]
+
+
+def is_one_row_s(error: Exception) -> bool:
+    """Whether a row's own data explains `error`; a database, a disk or a place that is away concerns all rows."""
+    if isinstance(error, DBAPIError):
+        return is_data_fault(error)
+    return isinstance(error, InputError | ArithmeticError | LookupError | TypeError | ValueError)
+
+
+@dataclass
+class InKeyOrder(Generic[Key, Effect]):
+    """All rows of a list that does not change, in the order of their keys, `size` a transaction.
+
+    `step` does up to so many rows after a key: it returns the last one's key, or None where none is left, and what it
+    did. Where it fails on a row's own data it is asked for ever fewer rows, and in the end `leave_out` sets aside the
+    one after the key, and returns that row's own.
+    """
+
+    engine: Engine
+    step: Callable[[Connection, Key, int], tuple[Key | None, Effect]]
+    leave_out: Callable[[Connection, Key, Exception], Key]
+    first: Key
+    size: int
+
+    def run(self) -> Iterator[Effect]:
+        """The effect of each chunk, after its transaction."""
+        after: Key | None = self.first
+        size = self.size
+        while after is not None:
+            try:
+                with transaction(self.engine) as connection:
+                    last, effect = self.step(connection, after, size)
+            except Exception as error:
+                if not is_one_row_s(error):
+                    raise
+                if size == 1:
+                    with transaction(self.engine) as connection:
+                        after = self.leave_out(connection, after, error)
+                size = max(size // 2, 1)
+            else:
+                yield effect
+                after, size = last, min(2 * size, self.size)
+
+
+def in_words(error: Exception) -> str:
+    """What is wrong with a row, in the database's words or ours, in one line."""
+    words = re.split(r"\n(?:HINT|CONTEXT):", str(error.orig if isinstance(error, DBAPIError) else error))[0]
+    return " ".join(words.split()) or type(error).__name__

@@ -17,6 +17,8 @@ from ticketflow_orch.errors import InputError
 
 _CLOCK_QUESTIONS = 3
 _QUICK_ANSWER = timedelta(seconds=1)
+# A text that no index takes.
+_TOO_LONG = "54000"
 
 
 class SwallowedError(RuntimeError):
@@ -130,8 +132,14 @@ def _into_utc(session: psycopg.Connection, _: object) -> None:
 
 
 def is_data_fault(error: DBAPIError) -> bool:
-    """Whether rows' own data made a statement fail: a data exception or an integrity violation."""
-    return (getattr(error.orig, "sqlstate", None) or "")[:2] in {"22", "23"}
+    """Whether rows' own data made a statement fail: a data exception, an integrity violation, an endless key.
+
+    Or a value that Postgres holds and Python cannot, such as an infinite instant.
+    """
+    state = getattr(error.orig, "sqlstate", None)
+    if state is None:
+        return isinstance(error.orig, psycopg.DataError)
+    return state[:2] in {"22", "23"} or state == _TOO_LONG
 
 
 def refuse_swallowed_error(connection: Connection) -> None:

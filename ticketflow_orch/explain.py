@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, month_parameters, recomputed
+from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.settlement.windows import month_windows
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The movements of one currency and rate, in minor units; commission and tax are rounded once, here."""
+    """The movements of one currency and rate, in minor units; commission and tax are rounded once, here.
+
+    Exact also where no column of the ledger holds them, which is what an organization may be parked for.
+    """
 
     currency: str
     exponent: int
@@ -87,8 +86,7 @@ class Balance:
 class Explanation:
     """Everything about one organization and month. `lines` are all that is known by now, late movements included.
 
-    `lines_error`: why there are no lines, in the database's words: the sums fit no column. `balances` are there when
-    the month is closed and the organization is not parked.
+    `balances` are there when the month is closed and the organization is not parked.
     """
 
     external_ref: str
@@ -100,7 +98,6 @@ class Explanation:
     cutoff: datetime | None
     parked: str | None
     lines: tuple[Line, ...]
-    lines_error: str | None
     movements: tuple[Movement, ...]
     entries: tuple[Entry, ...]
     balances: tuple[Balance, ...]
@@ -120,9 +117,9 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     key = {"organization_id": organization.id, "month": month.first_day}
     window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
     state = connection.execute(_STATE, key).one()
-    values = month_parameters(month, {organization.timezone: window}, LARGEST_ID)
-    lines, lines_error = _lines(connection, values | {"low": organization.id, "high": organization.id})
-    movements = connection.execute(_MOVEMENTS, key | {"starts_at": window.starts_at, "ends_at": window.ends_at})
+    within = {"organization_id": organization.id, "starts_at": window.starts_at, "ends_at": window.ends_at}
+    lines = connection.execute(_LINES, within)
+    movements = connection.execute(_MOVEMENTS, key | within)
     entries = connection.execute(_ENTRIES, key)
     return Explanation(
         external_ref=external_ref,
@@ -133,8 +130,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         state=state.state or "OPEN",
         cutoff=state.cutoff,
         parked=state.parked,
-        lines=lines,
-        lines_error=lines_error,
+        lines=tuple(Line(*row[:4], *map(int, row[4:])) for row in lines),
         movements=tuple(Movement(*row) for row in movements),
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
         balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
@@ -153,17 +149,6 @@ def last_settled(connection: Connection) -> Month:
     return Month.of_day(day)
 
 
-def _lines(connection: Connection, values: Mapping[str, Any]) -> tuple[tuple[Line, ...], str | None]:
-    """The lines, or why they cannot be worked out: which may be what the organization is parked for."""
-    try:
-        with connection.begin_nested():
-            return tuple(Line(*row) for row in connection.execute(_LINES, values)), None
-    except DBAPIError as error:
-        if not is_data_fault(error):
-            raise
-        return (), str(error.orig).strip()
-
-
 _STATE = text("""
     SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
         (SELECT cutoff_at FROM settlement_pass
@@ -174,13 +159,22 @@ _STATE = text("""
                 AND (month = :month OR (month < :month AND reason IS NOT NULL))) AS parked
 """)
 
+# Whoever is parked because a column of the ledger cannot hold a sum is explained all the same.
+_LINE, _ROUNDED_LINE = (of.replace("AS bigint)", "AS numeric)") for of in (LINE, ROUNDED_LINE))
+
 _LINES = text(f"""
-    WITH {recomputed()}
-    SELECT rounded.currency, exponent, commission_rate_bps, commission_tax_bps,
-        {", ".join(f"CAST({name} AS bigint)" for name in AMOUNTS[:-1])}
-    FROM rounded JOIN currency ON code = rounded.currency
+    WITH line AS (
+        SELECT movement.currency, movement.commission_rate_bps, movement.commission_tax_bps, {_LINE}
+        FROM money_movement AS movement
+        WHERE organization_id = :organization_id AND occurred_at >= :starts_at AND occurred_at < :ends_at
+        GROUP BY movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
+    ), rounded AS (
+        SELECT currency, commission_rate_bps, commission_tax_bps, {_ROUNDED_LINE} FROM line
+    )
+    SELECT currency, exponent, commission_rate_bps, commission_tax_bps, {", ".join(AMOUNTS[:-1])}
+    FROM rounded JOIN currency ON code = currency
     WHERE (captures, refunds, chargebacks, fees) <> (0, 0, 0, 0)
-    ORDER BY rounded.currency, commission_rate_bps, commission_tax_bps
+    ORDER BY currency, commission_rate_bps, commission_tax_bps
 """)
 
 _MOVEMENTS = text("""

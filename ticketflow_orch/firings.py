@@ -23,13 +23,17 @@ SCHEDULED_FOR = "ticketflow/scheduled_for"
 PARENT_RUN = "dagster/parent_run_id"
 ROOT_RUN = "dagster/root_run_id"
 PARTITION = "dagster/partition"
+PARTITION_RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
 Outcome = Literal["ACCEPTED", "DUPLICATE", "RETRY"]
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """One start of `job` for the window `scheduled_for` (the tick's time, UTC), by the Dagster run `run_id`."""
+    """One start of `job` for the window `scheduled_for` (the tick's time, UTC), by the Dagster run `run_id`.
+
+    `partition`: the one that it is for, or the first and the last of several.
+    """
 
     job: str
     scheduled_for: datetime
@@ -57,7 +61,13 @@ def scheduled_firing(job: str, run_id: str, tags: Mapping[str, str]) -> Firing |
     """
     if SCHEDULED_FOR not in tags:
         return None
-    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), tags.get(PARTITION))
+    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), _partition(tags))
+
+
+def _partition(tags: Mapping[str, str]) -> str | None:
+    """The partition that a run is for, or the first and the last of several."""
+    first, last = (tags.get(name) for name in PARTITION_RANGE)
+    return f"{first} to {last}" if first and last else tags.get(PARTITION)
 
 
 def firing_by_hand(job: str, run_id: str, tags: Mapping[str, str], launched_at: datetime) -> Firing:

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
 from ticketflow_orch.ages import written_out
-from ticketflow_orch.months import Month, day_window
+from ticketflow_orch.months import Month, day_window, unknown_zone
 from ticketflow_orch.outbox_backlog import faults
+from ticketflow_orch.settlement.passes import LARGEST_CLOCK_DIFFERENCE as LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
 from ticketflow_orch.situation import Situation
 
 # How long work may be due: three intervals of its schedule.
@@ -19,6 +20,7 @@ LONGEST_DUE = {
     "expire_reservations": timedelta(minutes=3),
     "send_reminders": timedelta(minutes=45),
 }
+LONGEST_UNSTATED = timedelta(days=3)
 LARGEST_CLOCK_DIFFERENCE = 5.0  # seconds
 LAST_SETTLEMENT_DAY = 3
 
@@ -28,6 +30,7 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
 
     `outbox_late`: for how long an event may be due for delivery.
     """
+    yield from _bad_rows(situation)
     for job, since in sorted(situation.due_since.items()):
         age = situation.business_now - since
         if age > LONGEST_DUE[job]:
@@ -37,9 +40,10 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
             f"claim ({claim.job}, {claim.key}): its holder {claim.owner} let the lease end at "
             f"{_instant(claim.lease_until)}; the next run takes it over, or use `ticketflow claims release`."
         )
-    for month in situation.unsettled:
-        if situation.business_now >= _deadline(month, business_timezone):
-            yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
+    yield from _late_months(situation, business_timezone)
+    for obstacle in situation.obstacles:
+        if situation.database_now - obstacle.since > obstacle.patience:
+            yield f"{obstacle.what}, since {_instant(obstacle.since)}; {obstacle.out}."
     for fault in faults(situation.outbox, outbox_late):
         yield f"outbox: {fault}"
     for payouts in situation.payouts:
@@ -53,7 +57,31 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
         yield (
             f"clock: this host is {abs(situation.clock_difference):.1f} s {direction} the database; "
             "check the time synchronization of both."
+            + (" Nothing is settled until then." if _settles_nothing(situation) else "")
         )
+
+
+def _settles_nothing(situation: Situation) -> bool:
+    return abs(situation.clock_difference) > LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
+
+
+def _bad_rows(situation: Situation) -> Iterator[str]:
+    for why in dict.fromkeys(situation.unanswered.values()):
+        yield f"data: a question had no answer: {why}"
+    for organization, timezone in situation.unknown_zones.items():
+        yield f"data: organization {organization}: {unknown_zone(timezone)}"
+
+
+def _late_months(situation: Situation, business_timezone: str) -> Iterator[str]:
+    for month in situation.unsettled:
+        if situation.business_now >= _deadline(month, business_timezone):
+            yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
+    for month, since in situation.unstated.items():
+        if situation.database_now - since > LONGEST_UNSTATED:
+            yield (
+                f"{month} was closed {_instant(since)} and lacks statements; materialize settlement_statements for it: "
+                "the run names what it has to leave out, and so does its check."
+            )
 
 
 def _deadline(month: Month, business_timezone: str) -> datetime:

@@ -7,7 +7,7 @@ same transaction. A second run finds nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
 
@@ -16,7 +16,8 @@ from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
 from ticketflow_orch.settings import Settings
 
 SWEEP_PATIENCE = 5.0
-_FIRST = (datetime.min.replace(tzinfo=UTC), 0)
+# Instants as Postgres writes them: Python has none before the year 1, and none that are infinite.
+_FIRST = ("-infinity", 0)
 # More reservations than these that are left after a run are not counted: it is the next minute's run that matters.
 LEFT_COUNTED = 1000
 
@@ -248,9 +249,9 @@ _NO_PAYMENT_IS_OPEN = """
 
 # Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
 _DUE_RESERVATIONS = f"""
-    SELECT id, expires_at FROM reservation
+    SELECT id, CAST(expires_at AS text) AS expires_at FROM reservation
     WHERE {_IS_OVERDUE} {_WANTED} AND (expires_at, id) > (CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))
-    ORDER BY expires_at, id LIMIT CAST(:size AS bigint)
+    ORDER BY reservation.expires_at, id LIMIT CAST(:size AS bigint)
 """
 
 # Few are left over, and those are looked at once more; without this all would be.

@@ -25,65 +25,107 @@ class TicketFlowCollector(Collector):
 
 
 def families(situation: Situation) -> Iterator[GaugeMetricFamily]:
-    """The metrics that `situation` makes, each documented with its unit."""
-    yield _counts(
-        "job_firings_24h", "Starts of scheduled work in the last 24 hours.", "job host outcome", situation.firings
+    """The metrics that `situation` makes, each documented with its unit. What it could not tell is not there."""
+    for figure, family in _families(situation):
+        if figure not in situation.unanswered:
+            yield family
+
+
+def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
+    """Each metric behind the name of the figure that it shows."""
+    yield (
+        "firings",
+        _counts(
+            "job_firings_24h", "Starts of scheduled work in the last 24 hours.", "job host outcome", situation.firings
+        ),
     )
-    yield _counts(
-        "job_effects_24h", "What completed windows of the last 24 hours did.", "job effect", situation.effects
+    yield (
+        "effects",
+        _counts("job_effects_24h", "What completed windows of the last 24 hours did.", "job effect", situation.effects),
     )
-    yield _gauge(
-        "job_last_success_timestamp_seconds",
-        "When a job last completed a window. Minute jobs start only when something is due.",
-        {job: instant.timestamp() for job, instant in situation.last_success.items()},
+    yield (
+        "last_success",
+        _gauge(
+            "job_last_success_timestamp_seconds",
+            "When a job last completed a window. Minute jobs start only when something is due.",
+            {job: instant.timestamp() for job, instant in situation.last_success.items()},
+        ),
     )
-    yield _gauge(
-        "job_oldest_due_seconds",
-        "For how long the work that has waited longest has been due; 0 where nothing is.",
-        {
-            job: max(0, (situation.business_now - since).total_seconds())
-            for job, since in {
-                "close_events": situation.business_now,
-                "expire_reservations": situation.business_now,
-                "send_reminders": situation.business_now,
-                **situation.due_since,
-            }.items()
-        },
+    yield (
+        "due_since",
+        _gauge(
+            "job_oldest_due_seconds",
+            "For how long the work that has waited longest has been due; 0 where nothing is.",
+            {
+                job: max(
+                    0, (situation.business_now - situation.due_since.get(job, situation.business_now)).total_seconds()
+                )
+                for job in ("close_events", "expire_reservations", "send_reminders")
+                if job not in situation.unanswered
+            },
+        ),
     )
-    yield _counts(
-        "outbox_events",
-        "Events that are not delivered, by type and state; at most 100,000 are counted.",
-        "event_type state",
-        situation.undelivered,
+    yield (
+        "undelivered",
+        _counts(
+            "outbox_events",
+            "Events that are not delivered, by type and state; at most 100,000 are counted.",
+            "event_type state",
+            situation.undelivered,
+        ),
     )
-    yield _counts("outbox_delivered_24h", "Events delivered in the last 24 hours.", "event_type", situation.delivered)
-    yield _counts(
-        "payouts", "Payouts that are not decided, by state; at most 100,000 are counted.", "state", situation.payouts
+    yield (
+        "delivered",
+        _counts("outbox_delivered_24h", "Events delivered in the last 24 hours.", "event_type", situation.delivered),
     )
-    for name, meaning, value in (
+    yield (
+        "payouts",
+        _counts(
+            "payouts",
+            "Payouts that are not decided, by state; at most 100,000 are counted.",
+            "state",
+            situation.payouts,
+        ),
+    )
+    for figure, name, meaning, value in (
         (
+            "outbox",
             "outbox_oldest_due_seconds",
             "For how long the oldest event has been due for delivery.",
             round(situation.outbox.oldest_age, 3),
         ),
-        ("months_unsettled", "Months that are over in every zone and not settled.", len(situation.unsettled)),
-        ("organizations_parked", "Organizations that a settlement had to leave out.", situation.parked),
-        ("claims_stale", "Claims whose holder let the lease run out.", len(situation.stale)),
-        ("payments_stuck", "Payments that wait for a person; at most 1,000 are counted.", situation.stuck),
         (
+            "unsettled",
+            "months_unsettled",
+            "Months that are over in every zone and not settled.",
+            len(situation.unsettled),
+        ),
+        ("unstated", "months_unstated", "Closed months that lack statements.", len(situation.unstated)),
+        ("parked", "organizations_parked", "Organizations that a settlement had to leave out.", situation.parked),
+        ("stale", "claims_stale", "Claims whose holder let the lease run out.", len(situation.stale)),
+        ("stuck", "payments_stuck", "Payments that wait for a person; at most 1,000 are counted.", situation.stuck),
+        (
+            "without_ticket",
             "captures_without_ticket",
             "Captures that came after their reservation had ended; at most 1,000 are counted.",
             situation.without_ticket,
         ),
         (
+            "clock_difference",
             "clock_difference_seconds",
             "This host's clock minus the database's.",
             round(situation.clock_difference, 3) + 0.0,
         ),
+        (
+            "",
+            "figures_missing",
+            "Metrics that are missing because a row cannot be read; `ticketflow health` says which.",
+            len(situation.unanswered),
+        ),
     ):
         family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
         family.add_metric([], value)
-        yield family
+        yield figure, family
 
 
 def _counts(name: str, meaning: str, labels: str, counted: tuple[Counted, ...]) -> GaugeMetricFamily:

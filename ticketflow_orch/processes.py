@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import signal
 import socket
 import subprocess
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -88,10 +91,20 @@ class Children:
         self._children.clear()
 
 
+@contextmanager
+def socket_folder() -> Iterator[Path]:
+    """A folder for sockets, gone when the block ends: where temporary files lie, if an address can be made of that."""
+    usual = tempfile.gettempdir()
+    fits = re.fullmatch(r"[A-Za-z0-9/._+-]{1,60}", usual) is not None
+    with tempfile.TemporaryDirectory(prefix="ticketflow-", dir=usual if fits else "/tmp") as folder:  # noqa: S108
+        yield Path(folder)
+
+
 def listens(path: Path) -> bool:
-    """Whether a process accepts connections on the socket at `path`."""
+    """Whether a process accepts connections on the socket at `path`, or would if fewer were waiting."""
     with socket.socket(socket.AF_UNIX) as probe:
-        return probe.connect_ex(str(path)) == 0
+        probe.setblocking(False)
+        return probe.connect_ex(os.fsencode(path)) in (0, errno.EAGAIN)
 
 
 def _signal_group(child: Child, number: signal.Signals) -> None:

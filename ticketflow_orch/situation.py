@@ -6,27 +6,35 @@ bounds, whatever the tables hold; a figure that could still grow without limit s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch import clock
+from ticketflow_orch.chunked import in_words, is_one_row_s
 from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.executions import Execution, stale_claims
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
+from ticketflow_orch.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.outbox_backlog import Backlog, read_backlog
+from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
+from ticketflow_orch.settlement.passes import unknown_zones
 from ticketflow_orch.stuck_payments import stuck_payments
 
 MOST = 100_000
+NAMED = 100
 _MOST_CASES = 1_000
 _DAY = timedelta(days=1)
 _LONGEST_STATEMENT = "10s"
+
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +49,11 @@ class Counted:
 class Situation:
     """The state at `business_now` and, by the database's clock, at `database_now`.
 
-    Counts of what happened are over the last 24 hours. `due_since` has an entry for each job whose work is waiting.
-    `clock_difference` is in seconds, positive where this host is ahead of the database.
+    Counts of what happened are over the last 24 hours. `due_since` has an entry for each job whose work is waiting,
+    `unstated` for each closed month that lacks statements: since when it is closed. `unknown_zones`: the first hundred
+    organizations in a time zone that tzdata does not know, with its name. `clock_difference` is in seconds, positive
+    where this host is ahead of the database. `unanswered`: the figures, or the jobs in `due_since`, that a row's own
+    data keep from being told, and why; in their place stands what stands for nothing.
     """
 
     business_now: datetime
@@ -57,10 +68,14 @@ class Situation:
     outbox: Backlog
     payouts: tuple[Counted, ...]
     unsettled: tuple[Month, ...]
+    unstated: Mapping[Month, datetime]
+    unknown_zones: Mapping[str, str]
     parked: int
     stale: tuple[Execution, ...]
     stuck: int
     without_ticket: int
+    unanswered: Mapping[str, str]
+    obstacles: tuple[Obstacle, ...] = ()
 
 
 def read_situation(engine: Engine, settings: Settings) -> Situation:
@@ -72,46 +87,92 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
         database_now, difference = clocks(connection)
         now = clock.now(settings.fixed_clock)
         since = database_now - _DAY
+        ask = _Questions(connection)
+        counted = ask.counted
         return Situation(
             business_now=now,
             database_now=database_now,
             clock_difference=difference,
-            firings=_counted(connection, FIRINGS, since=since),
-            effects=_counted(connection, EFFECTS, since=since, from_key=_key(since), to_key=_key(database_now + _DAY)),
-            undelivered=_counted(connection, UNDELIVERED, most=MOST),
-            delivered=_counted(connection, DELIVERED, since=since),
+            firings=counted("firings", FIRINGS, since=since),
+            effects=counted("effects", EFFECTS, since=since, from_key=_key(since), to_key=_key(database_now + _DAY)),
+            undelivered=counted("undelivered", UNDELIVERED, most=MOST),
+            delivered=counted("delivered", DELIVERED, since=since),
             last_success=_last_success(connection),
-            due_since=_due_since(connection, settings, now),
+            due_since=_due_since(ask, settings, now),
             outbox=read_backlog(connection),
-            payouts=_counted(connection, PAYOUTS, most=MOST),
-            unsettled=due_months(connection, now, Month.parse(settings.first_month)),
+            payouts=counted("payouts", PAYOUTS, most=MOST),
+            unsettled=ask("unsettled", lambda: due_months(connection, now, Month.parse(settings.first_month)), ()),
+            unstated=_unstated(connection),
+            unknown_zones=_unknown_zones(connection),
             parked=connection.execute(text(PARKED)).scalar_one(),
             stale=stale_claims(connection),
-            stuck=len(stuck_payments(connection, _MOST_CASES)),
-            without_ticket=len(money_without_ticket(connection, _MOST_CASES)),
+            stuck=ask("stuck", lambda: len(stuck_payments(connection, _MOST_CASES)), 0),
+            without_ticket=ask("without_ticket", lambda: len(money_without_ticket(connection, _MOST_CASES)), 0),
+            unanswered=ask.unanswered,
+            obstacles=ask("obstacles", lambda: _obstacles(connection, settings), ()),
         )
+
+
+def _obstacles(connection: Connection, settings: Settings) -> tuple[Obstacle, ...]:
+    return read_obstacles(connection, Month.parse(settings.first_month), first_paid_month(settings))
+
+
+@dataclass
+class _Questions:
+    """Asks one question after the other; one that a bad row keeps from being answered spoils no other."""
+
+    connection: Connection
+    unanswered: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, figure: str, question: Callable[[], Answer], nothing: Answer) -> Answer:
+        """The answer to `question`, or `nothing` and a note why."""
+        try:
+            with self.connection.begin_nested():
+                return question()
+        except Exception as error:
+            if not is_one_row_s(error):
+                raise
+            self.unanswered[figure] = in_words(error)
+            return nothing
+
+    def counted(self, figure: str, query: str, **parameters: object) -> tuple[Counted, ...]:
+        """The counts of a query, whose other columns are their labels."""
+
+        def count() -> tuple[Counted, ...]:
+            rows = self.connection.execute(text(query), parameters)
+            return tuple(Counted(tuple(labels), number) for *labels, number in rows)
+
+        return self(figure, count, ())
 
 
 def _key(instant: datetime) -> str:
     return instant.astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _counted(connection: Connection, query: str, **parameters: object) -> tuple[Counted, ...]:
-    return tuple(Counted(tuple(labels), count) for *labels, count in connection.execute(text(query), parameters))
-
-
 def _last_success(connection: Connection) -> dict[str, datetime]:
     return {row.job: row.finished_at for row in connection.execute(text(LAST_SUCCESS))}
 
 
-def _due_since(connection: Connection, settings: Settings, now: datetime) -> dict[str, datetime]:
+def _due_since(ask: _Questions, settings: Settings, now: datetime) -> dict[str, datetime]:
     rules = LifecycleRules.configured(settings, now)
-    found = {
-        "close_events": oldest_due_event(connection, rules),
-        "expire_reservations": oldest_due_reservation(connection, rules),
-        "send_reminders": oldest_due_reminder(connection, ReminderRules.configured(settings, now)),
+    reminding = ReminderRules.configured(settings, now)
+    questions: dict[str, Callable[[], datetime | None]] = {
+        "close_events": lambda: oldest_due_event(ask.connection, rules),
+        "expire_reservations": lambda: oldest_due_reservation(ask.connection, rules),
+        "send_reminders": lambda: oldest_due_reminder(ask.connection, reminding),
     }
+    found = {job: ask(job, question, None) for job, question in questions.items()}
     return {job: since for job, since in found.items() if since is not None}
+
+
+def _unstated(connection: Connection) -> dict[Month, datetime]:
+    return {Month.of_day(row.month): row.closed_at for row in connection.execute(text(UNSTATED))}
+
+
+def _unknown_zones(connection: Connection) -> dict[str, str]:
+    unknown = unknown_zones(connection)
+    rows = connection.execute(text(IN_ZONES), {"timezones": unknown, "most": NAMED}) if unknown else ()
+    return {row.external_ref: row.timezone for row in rows}
 
 
 FIRINGS = """
@@ -176,6 +237,15 @@ PAYOUTS = """
         SELECT state FROM payout WHERE state IN ('HELD', 'REQUESTED', 'IN_DOUBT') LIMIT CAST(:most AS bigint)
     ) AS waiting
     GROUP BY state ORDER BY state
+"""
+
+UNSTATED = """
+    SELECT month, closed_at FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month
+"""
+
+IN_ZONES = """
+    SELECT external_ref, timezone FROM organization WHERE timezone = ANY (CAST(:timezones AS text[]))
+    ORDER BY external_ref LIMIT CAST(:most AS bigint)
 """
 
 PARKED = "SELECT count(*) FROM parked_organization WHERE resolved_at IS NULL"

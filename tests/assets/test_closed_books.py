@@ -81,6 +81,7 @@ def test_a_backfill_closes_its_months_in_order_in_one_run_and_each_says_what_it_
     assert february["payable EUR, months so far"].endswith("**2.00**")
     assert checks_of(result) == {
         "chain_holds": (True, "No month is bad."), "closed_months_unchanged": (True, "No month is bad."),
+        "ledger_reconciles": (True, "Nothing is broken."), "all_fits_together": (True, "Nothing is broken."),
     }  # fmt: skip
     again = materialized(materialize(url, instance, "2026-02", "2026-02"))
     assert again["2026-02"]["summary"] == "**2026-02 was closed already**, by run by hand; nothing was changed."
@@ -131,7 +132,17 @@ def test_the_checks_name_every_closed_month_that_is_bad(
     tamper(engine, "UPDATE ledger_entry SET fees = fees + 5, net = net + 5 WHERE month = '2026-01-01'")
     tamper(engine, "UPDATE organization_balance SET opening = 0, due = 300, closing = 300 WHERE month = '2026-02-01'")
     result = materialize(url, instance, "2026-01", "2026-01")
-    assert checks_of(result) == {"chain_holds": (False, "2026-02: 1"), "closed_months_unchanged": (False, "2026-01: 1")}
+    assert checks_of(result) == {
+        "chain_holds": (False, "2026-02: 1"), "closed_months_unchanged": (False, "2026-01: 1"),
+        "ledger_reconciles": (False, "ledger_reconciles: 1"), "all_fits_together": (False, "totals_match: 1"),
+    }  # fmt: skip
+    [reconciles] = [one for one in result.get_asset_check_evaluations() if one.check_name == "ledger_reconciles"]
+    [row] = reconciles.metadata["breaches"].value.records
+    assert dict(row.data) == {
+        "invariant": "ledger_reconciles", "month": "2026-01", "organization": "theatre", "currency": "EUR",
+        "what": "posted -95, recomputed -100",
+    }  # fmt: skip
+    assert "ticketflow settle YYYY-MM --full" in str(reconciles.metadata["how to fix it"].value)
     close_refused = materialize(url, instance, "2026-03", "2026-03")
     assert failure_of(close_refused).startswith(
         "2026-03 is not closed, because the check chain_holds is red for 2026-02"

@@ -52,8 +52,12 @@ def waiting_for_writers(engine: Engine) -> int:
 
 
 def processes_at_work(engine: Engine) -> int:
-    """How many processes had a hand in the month's one pass."""
+    """How many processes had a hand in the first pass, which posted everything.
+
+    Who joined it had begun after its cutoff, and so looked again, with a pass that found nothing.
+    """
     with engine.connect() as connection:
-        assert connection.execute(text("SELECT max(pass) FROM settlement_pass")).scalar_one() == 1
-        workers = connection.execute(text("SELECT worker FROM settlement_chunk WHERE worker IS NOT NULL")).scalars()
-        return len({worker.split("/")[1] for worker in workers})
+        again = text("SELECT coalesce(sum(rows_new + rows_adjusted), 0) FROM settlement_chunk WHERE pass > 1")
+        assert connection.execute(again).scalar_one() == 0
+        hands = text("SELECT worker FROM settlement_chunk WHERE pass = 1 AND worker IS NOT NULL")
+        return len({worker.split("/")[1] for worker in connection.execute(hands).scalars()})

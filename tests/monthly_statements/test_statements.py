@@ -14,7 +14,7 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_settlement import settle, tamper
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.statements import StatementOptions, UnbalancedStatementError, write_statement
+from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, write_statement
 from ticketflow_orch.statements.content import Amounts, Statement
 from ticketflow_orch.statements.place import Place
 from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
@@ -220,7 +220,7 @@ def test_a_statement_that_does_not_add_up_is_never_printed(
     add_movement(engine, add_organization(engine, external_ref="teatro"), 1_000, "2026-03-10T10:00")
     close(engine, MARCH)
     tamper(engine, tampering)
-    with pytest.raises(UnbalancedStatementError, match=f"teatro for 2026-03 in EUR does not add up: {fault}"):
+    with pytest.raises(StatementsLeftOutError, match=f"teatro for 2026-03 in EUR does not add up: {fault}"):
         state(engine, tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     with engine.connect() as connection:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.schedule_definition import ScheduleExecutionData
 from sqlalchemy.engine import URL
 
 from resources import ClockResource, DatabaseResource
@@ -58,7 +59,15 @@ class Office:
 def months_tick(
     schedule: dg.ScheduleDefinition, url: URL, instance: dg.DagsterInstance, at: datetime
 ) -> dict[str, str] | str:
-    """The tags of the run that a schedule of months requests when it is `at`, or why it skips."""
+    """The tags of the first run that a schedule of months requests when it is `at`, or why it skips."""
+    data = months_ticked(schedule, url, instance, at)
+    return data.skip_message or dict((data.run_requests or [])[0].tags)
+
+
+def months_ticked(
+    schedule: dg.ScheduleDefinition, url: URL, instance: dg.DagsterInstance, at: datetime
+) -> ScheduleExecutionData:
+    """What a schedule of months comes to when it is `at`."""
     database = DatabaseResource(url=url.render_as_string(hide_password=False))
     with dg.build_schedule_context(
         instance=instance,
@@ -66,8 +75,7 @@ def months_tick(
         resources={"database": database},
         repository_def=build_definitions({"database": database}).get_repository_def(),
     ) as context:
-        data = schedule.evaluate_tick(context)
-    return data.skip_message or dict((data.run_requests or [])[0].tags)
+        return schedule.evaluate_tick(context)
 
 
 def shown(result: dg.ExecuteInProcessResult) -> dict[str, Any]:

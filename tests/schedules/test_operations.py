@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from schedules import SCHEDULES, close_events_job, expire_reservations_job, send_reminders_job
+from tests.poison import poison
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.schedules.runs import Office, failure, shown
 from tests.statements import execute
@@ -153,7 +154,7 @@ def test_a_row_that_cannot_be_done_is_left_out_and_told_once_however_often_it_is
     with engine.connect() as connection:
         later = connection.execute(text("SELECT id FROM event WHERE external_ref = 'later'")).scalar_one()
     bad = add_reservation(engine, later, public_ref="bad", expires_at=NOW - timedelta(hours=1))
-    execute(engine, POISON)
+    poison(engine, "reservation", "NEW.public_ref = 'bad'", "UPDATE")
     for minute in range(2):
         run = office.run("expire_reservations_job", NOW + timedelta(minutes=minute))
         assert [row["id"] for row in run["bad"]] == [bad]
@@ -170,13 +171,6 @@ def test_an_event_in_an_unknown_zone_is_told_once_though_no_other_reminder_is_du
         assert isinstance(office.tick("send_reminders_schedule", at), dg.RunRequest)
         [bad] = office.run("send_reminders_job", at)["bad"]
     assert effects(engine) == [("RowLeftOut", f"RowLeftOut send_reminders {bad['id']}")]
-
-
-POISON = """
-    CREATE FUNCTION poison() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1 / 0; END $$;
-    CREATE TRIGGER poison BEFORE UPDATE ON reservation FOR EACH ROW WHEN (NEW.public_ref = 'bad')
-        EXECUTE FUNCTION poison();
-"""
 
 
 def test_a_window_that_is_no_instant_is_refused_in_one_sentence(engine: Engine, office: Office) -> None:

@@ -11,9 +11,9 @@ from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
 from schedules.statements import statements_job, statements_schedule
-from tests.books import FEBRUARY, JANUARY, MARCH, settle_and_close
+from tests.books import APRIL, FEBRUARY, JANUARY, MARCH, settle_and_close
 from tests.rows import add_movement, add_organization, instant
-from tests.schedules.runs import months_tick
+from tests.schedules.runs import months_tick, months_ticked
 from tests.statements import execute
 from ticketflow_orch.definitions import build_definitions
 
@@ -51,3 +51,16 @@ def test_it_asks_for_all_closed_months_without_statements_in_one_run(
     )
     run = instance.create_run_for_job(job, status=dg.DagsterRunStatus.STARTED)
     assert run.run_id in str(tick(url, instance))
+
+
+def test_months_that_are_stated_between_others_are_not_stated_anew(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-01-10T10:00")
+    settle_and_close(engine, JANUARY, FEBRUARY, MARCH, APRIL)
+    execute(engine, "UPDATE settlement_period SET stated_at = now() WHERE month = '2026-02-01'")
+    asked = months_ticked(statements_schedule, url, instance, instant("2026-06-03T05:00")).run_requests or []
+    assert asked[0].tags["dagster/partition"] == "2026-01"
+    assert asked[1].tags["dagster/asset_partition_range_start"] == "2026-03"
+    assert asked[1].tags["dagster/asset_partition_range_end"] == "2026-04"
+    assert len({request.run_key for request in asked}) == 2

@@ -192,7 +192,7 @@ def _unfit(connection: Connection, month: Month, *, resumed: bool = False) -> st
 
     Once balances are written (`resumed`) who was entered since has no row, as in a month that is closed.
     """
-    guards = (*settlement_audit.missing_guards(connection), *audit.missing_guards(connection))
+    guards = (*settlement_audit.missing_guards(connection), *settlement_audit.order_faults(connection))
     if guards:
         return f"{month} is not closed, because the database does not guard the books: {'; '.join(guards)}."
     findings = {} if resumed else {"complete": settlement_audit.organizations_without_row(connection, month)}

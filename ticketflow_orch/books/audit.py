@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, TextClause, text
 
-from ticketflow_orch.audit import EXAMPLES, Breach, Finding, missing_triggers
+from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.months import Month
-
-_GUARDS = frozenset(
-    {
-        "organization_balance_append_only", "organization_balance_period_closing", "settlement_period_balanced",
-        "settlement_period_kept", "payout_frozen", "payout_kept", "payout_pays_a_balance",
-        "outbox_event_payout_held", "opening_balance_frozen", "opening_balance_taken",
-    }
-)  # fmt: skip
-
-
-def missing_guards(connection: Connection) -> tuple[str, ...]:
-    """What the books' protection lacks, in words: triggers that are missing or switched off."""
-    return missing_triggers(connection, _GUARDS)
 
 
 def closed_months(connection: Connection) -> tuple[Month, ...]:
@@ -27,35 +14,37 @@ def closed_months(connection: Connection) -> tuple[Month, ...]:
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
-def missing_balances(connection: Connection, month: Month) -> Finding:
+def missing_balances(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """What `month` must balance and does not: keys of its ledger, amounts carried, payouts that came back.
 
     Organizations that were parked when it was closed, or are now if it is being closed, are left aside.
     """
-    return _ask(connection, month, _MISSING)
+    return _ask(connection, month, members, _MISSING)
 
 
-def broken_chain(connection: Connection, month: Month) -> Finding:
+def broken_chain(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Balances of `month` that do not begin where the ones before ended, and those that are missing."""
-    broken = _ask(connection, month, _BROKEN)
-    missing = missing_balances(connection, month)
+    broken = _ask(connection, month, members, _BROKEN)
+    missing = missing_balances(connection, month, members)
     return Finding(month, broken.count + missing.count, (*broken.examples, *missing.examples)[:EXAMPLES])
 
 
-def changed_since_closing(connection: Connection, month: Month) -> Finding:
+def changed_since_closing(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Balances of `month` that are not what was posted since the balances before."""
-    return _ask(connection, month, _CHANGED)
+    return _ask(connection, month, members, _CHANGED)
 
 
-def _ask(connection: Connection, month: Month, question: TextClause) -> Finding:
-    rows = connection.execute(question, {"month": month.first_day, "examples": EXAMPLES}).all()
+def _ask(connection: Connection, month: Month, members: Members, question: TextClause) -> Finding:
+    parameters = {"month": month.first_day, "examples": EXAMPLES} | members.parameters()
+    rows = connection.execute(question, parameters).all()
     breaches = tuple(Breach(row.external_ref, row.currency, row.what) for row in rows)
     return Finding(month, rows[0].breaches if rows else 0, breaches)
 
 
 _EXAMPLES = """
-    SELECT external_ref, bad.currency, bad.what, count(*) OVER () AS breaches
-    FROM bad JOIN organization ON organization.id = organization_id
+    SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, bad.currency, bad.what,
+        count(*) OVER () AS breaches
+    FROM bad LEFT JOIN organization ON organization.id = organization_id
     ORDER BY organization_id, bad.currency LIMIT :examples"""
 
 _MISSING = text(f"""
@@ -81,10 +70,11 @@ _MISSING = text(f"""
             WHERE there.organization_id = opening_balance.organization_id AND there.month = :month)
     ), bad AS (
         SELECT DISTINCT ON (organization_id, currency) wanted.* FROM wanted
-        WHERE NOT EXISTS (
-            SELECT FROM organization_balance AS balance
-            WHERE balance.organization_id = wanted.organization_id AND balance.month = :month
-                AND balance.currency = wanted.currency)
+        WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+            AND NOT EXISTS (
+                SELECT FROM organization_balance AS balance
+                WHERE balance.organization_id = wanted.organization_id AND balance.month = :month
+                    AND balance.currency = wanted.currency)
             AND NOT EXISTS (
                 SELECT FROM organization_left_out AS left_out
                 WHERE left_out.organization_id = wanted.organization_id AND left_out.month = :month)
@@ -99,7 +89,8 @@ _MISSING = text(f"""
 
 _BROKEN = text(f"""
     WITH balance AS (
-        SELECT * FROM organization_balance WHERE month = :month
+        SELECT * FROM organization_balance
+        WHERE month = :month AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     ), linked AS (
         SELECT balance.*, previous.month AS true_month,
             CAST(coalesce(previous.closing, 0) AS numeric) AS true_opening, (
@@ -143,6 +134,7 @@ _CHANGED = text(f"""
                 AND period.month <= :month
         ) AS entry
         WHERE balance.month = :month
+            AND balance.organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     ), bad AS (
         SELECT organization_id, currency, 'balanced ' || net || ', posted ' || posted_net AS what
         FROM posted WHERE net <> posted_net

@@ -6,6 +6,7 @@ Dagster. To add a command, write its module and register the function below.
 
 from __future__ import annotations
 
+import errno
 import sys
 from importlib.metadata import version
 from typing import Annotated
@@ -13,6 +14,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli import (
+    audit,
     books,
     claims,
     db,
@@ -37,8 +39,21 @@ from ticketflow_orch.cli import (
 )
 from ticketflow_orch.errors import InputError, InterruptedRunError
 
+FAILED = 1
 REFUSED = 2
 INTERRUPTED = 130
+# What a disk refuses is no fault of the program, whichever file it is about.
+_FULL = {
+    errno.ENOSPC: "make room on that disk",
+    errno.EDQUOT: "make room for this account on that disk",
+}
+_CLOSED = {
+    errno.EACCES: "let this account in there, or set TICKETFLOW_HOME to a folder of its own",
+    errno.EPERM: "let this account in there, or set TICKETFLOW_HOME to a folder of its own",
+    errno.EROFS: "set TICKETFLOW_HOME to a folder that can be written to",
+    errno.EEXIST: "set TICKETFLOW_HOME to a folder",
+    errno.ENOTDIR: "set TICKETFLOW_HOME to a folder",
+}
 
 
 app = typer.Typer(
@@ -63,6 +78,7 @@ app.command("status")(status.status)
 app.command("explain")(explain.explain)
 app.command("statement")(statement.statement)
 app.command("effects")(effects.effects)
+app.command("audit")(audit.audit)
 app.command("doctor")(doctor.doctor)
 app.command("health")(health.health)
 app.command("metrics")(metrics.metrics)
@@ -105,3 +121,9 @@ def main() -> None:
             f"Interrupted. What is done stays, and nothing is done twice; `{again}` goes on from there.", err=True
         )
         sys.exit(INTERRUPTED)
+    except OSError as error:
+        fix = (_FULL | _CLOSED).get(error.errno or 0)
+        if fix is None:
+            raise
+        typer.echo(f"error: {error.filename or 'a file'}: {error.strerror}; {fix}.", err=True)
+        sys.exit(FAILED if error.errno in _FULL else REFUSED)

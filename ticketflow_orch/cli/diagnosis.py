@@ -60,9 +60,12 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _folder(settings, databases)
     yield _code_location()
     yield _server(databases)
-    if databases.embedded is not None and databases.embedded.pid() is None:
+    if databases.embedded is not None and not databases.embedded.is_running():
         return
-    yield _schema(databases)
+    schema = _schema(databases)
+    yield schema
+    if schema.state == State.OK:
+        yield _order_of_recording(databases)
     yield from _dagster(settings, databases)
 
 
@@ -102,11 +105,10 @@ def _server(databases: Databases) -> Finding:
     server = databases.embedded
     if server is None:
         return Finding("server", State.OK, f"your own: {databases.ticketflow!r}")
-    pid = server.pid()
-    if pid is None:
+    if not server.is_running():
         mend = "commands start it as they need it; `ticketflow db start` makes it stay"
         return Finding("server", State.STOPPED, f"embedded, in {server.data}", mend)
-    return Finding("server", State.OK, f"embedded, process {pid}, in {server.data}")
+    return Finding("server", State.OK, f"embedded, process {server.pid() or 'out of sight'}, in {server.data}")
 
 
 def _schema(databases: Databases) -> Finding:
@@ -121,6 +123,21 @@ def _schema(databases: Databases) -> Finding:
     finally:
         engine.dispose()
     return Finding("schema", State.OK, "at the revision of this code")
+
+
+def _order_of_recording(databases: Databases) -> Finding:
+    from ticketflow_orch.audit import order_faults
+
+    subject = "order of recording"
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
+    try:
+        with engine.connect() as connection:
+            faults = order_faults(connection)
+    finally:
+        engine.dispose()
+    if faults:
+        return Finding(subject, State.WRONG, "; ".join(faults), "`ticketflow audit` says what to do")
+    return Finding(subject, State.OK, "ids of movements are drawn one at a time, ahead of all that was read")
 
 
 def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:

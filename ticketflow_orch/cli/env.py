@@ -27,5 +27,5 @@ def env(
         typer.echo(json.dumps(variables, indent=2))
     else:
         typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
-    if databases.embedded is not None and databases.embedded.pid() is None:
+    if databases.embedded is not None and not databases.embedded.is_running():
         typer.echo("The embedded Postgres is stopped; start it with `ticketflow db start`.", err=True)

@@ -38,8 +38,6 @@ def show(explanation: Explanation) -> None:
         f"{explanation.timezone}: from {window.starts_at.isoformat()} until before {window.ends_at.isoformat()}; "
         f"cutoff {explanation.cutoff.isoformat() if explanation.cutoff else 'none yet'}"
     )
-    if explanation.lines_error:
-        out.print(f"the lines cannot be worked out: {explanation.lines_error}", style="red", markup=False)
     if explanation.parked:
         out.print(f"parked: {explanation.parked}", style="red", markup=False)
     for title, table in (

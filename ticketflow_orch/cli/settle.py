@@ -132,7 +132,7 @@ def report(run: MonthRun) -> bool:
         out.print(f"[red]{run.month} failed:[/red] {run.why}", soft_wrap=True)
         return False
     if run.rows_new == run.rows_adjusted == 0:
-        out.print(f"{run.month} nothing new: 0 new rows, {run.rows_existing:,} as they should be")
+        out.print(f"{run.month} nothing new: nothing came late, and nothing was posted")
     else:
         out.print(f"{run.month} settled: {run.rows_new:,} new rows, {run.rows_adjusted:,} adjusted")
     for check in run.red_checks:

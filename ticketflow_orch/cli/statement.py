@@ -14,15 +14,20 @@ def statement(
 ) -> None:
     """Write an organization's statements of a closed month, and print where they are.
 
-    The same bytes as those that the month's run has written, or will write.
+    The same bytes as those that the month's run has written, or will write. Exit code 1 when one cannot be made.
     """
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
-    from ticketflow_orch.statements import StatementOptions, write_statement
+    from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, write_statement
 
     wanted = Month.parse(month)
     options = StatementOptions.configured(settings())
     with database("statement") as engine:
-        for address in write_statement(engine, organization, wanted, options, currency):
-            typer.echo(address)
+        try:
+            addresses = write_statement(engine, organization, wanted, options, currency)
+        except StatementsLeftOutError as error:
+            typer.echo(str(error), err=True)
+            raise typer.Exit(1) from None
+    for address in addresses:
+        typer.echo(address)

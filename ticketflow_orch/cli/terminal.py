@@ -36,6 +36,25 @@ def rows_shown() -> Iterator[Callable[[str, int], None]]:
         yield lambda step, rows: bar.update(task, description=f"{step}: {rows:,} rows")
 
 
+@contextmanager
+def steps_shown(total: int) -> Iterator[Callable[[str, str], None]]:
+    """Something to tell the step that begins, and how far it is; shown on a terminal only, and counted to `total`."""
+    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    target = console(stderr=True)
+    columns = (SpinnerColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=target, transient=True, disable=not target.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        seen: list[str] = []
+
+        def show(step: str, detail: str) -> None:
+            if step not in seen:
+                seen.append(step)
+            bar.update(task, description=f"{step} {detail}".strip(), completed=len(seen) - 1)
+
+        yield show
+
+
 def moment(instant: datetime | None) -> str:
     """`instant` as a cell of a table, in UTC to the second; empty where there is none."""
     return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}"

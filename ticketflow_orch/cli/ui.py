@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +22,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.processes import Child, Children, listens
+from ticketflow_orch.processes import Child, Children, listens, socket_folder
 
 if TYPE_CHECKING:
     from ticketflow_orch.settings import Settings
@@ -66,13 +65,16 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
             end_runs_without_worker(dagster)
         ending = _flag_for_signals()
         with (
-            tempfile.TemporaryDirectory(prefix="ticketflow-") as scratch,
+            socket_folder() as scratch,
+            # Dagster puts sockets of its own where temporary files lie.
             Children(
-                home / "logs", {**os.environ, **instance.environment, "PYTHONUNBUFFERED": "1"}, _GRACE
+                home / "logs",
+                {**os.environ, **instance.environment, "PYTHONUNBUFFERED": "1", "TMPDIR": str(scratch)},
+                _GRACE,
             ) as children,
         ):
             watch = _Watch(children, ending)
-            code = Path(scratch) / "code.sock"
+            code = scratch / "code.sock"
             try:
                 if _open(children, watch, port=port, definitions=definitions, code=code, home=home, lock=lock):
                     typer.echo(f"TicketFlow is at http://{HOST}:{port}; Ctrl-C ends it. Logs: {settings.home / 'logs'}")

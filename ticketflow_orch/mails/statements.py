@@ -15,8 +15,8 @@ from ticketflow_orch.mails.message import Attachment, Letter, MailOptions, compo
 from ticketflow_orch.mails.rendering import html, subject_and_text
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
-from ticketflow_orch.statements.content import Statement
-from ticketflow_orch.statements.writing import rendered_pages
+from ticketflow_orch.statements.content import LeftOut, Statement, StatementsLeftOutError
+from ticketflow_orch.statements.drafts import Draft, drafts, page_of
 
 _SENDER_NAME = "TicketFlow"
 _AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
@@ -38,7 +38,7 @@ def prepare_statements(
     A message that was rendered stays as it is: what may have been sent does not change.
 
     Raises:
-        UnbalancedStatementError: a statement does not add up.
+        StatementsLeftOutError: one of their statements does not add up, or cannot be made for another reason.
     """
     contacts = {
         row.external_ref: row for row in connection.execute(_CONTACTS, {"references": [_key(m)[0] for m in messages]})
@@ -57,13 +57,28 @@ def prepare_statements(
             to_render[_key(message)] = message
     for key in sorted({month for _, _, month in to_render}):
         organizations = sorted({contacts[ref].id for ref, _, month in to_render if month == key})
-        for statement, page in rendered_pages(connection, Month.parse(key), organizations, options.locale):
-            wanted = to_render.pop((statement.party.external_ref, statement.currency, key), None)
-            if wanted is not None:
-                prepared[wanted.event_id] = Rendered(_mail(wanted, statement, page, options))
+        with drafts(connection, Month.parse(key), organizations) as drawn:
+            for draft in drawn:
+                wanted = to_render.pop((*_whose(draft), key), None)
+                if wanted is not None:
+                    prepared[wanted.event_id] = _rendered(wanted, draft, options)
     for message in to_render.values():
         prepared[message.event_id] = Suppressed("There is no such statement.")
     return prepared
+
+
+def _rendered(message: Message, draft: Draft | LeftOut, options: MailOptions) -> Rendered:
+    made = page_of(draft, options.locale)
+    if isinstance(made, LeftOut):
+        raise StatementsLeftOutError(made.why)
+    return Rendered(_mail(message, made.statement, made.content, options))
+
+
+def _whose(draft: Draft | LeftOut) -> tuple[str, str]:
+    """Reference and currency of the organization that a statement is for."""
+    if isinstance(draft, LeftOut):
+        return draft.organization, draft.currency
+    return draft.statement.party.external_ref, draft.statement.currency
 
 
 def _mail(message: Message, statement: Statement, page: bytes, options: MailOptions) -> bytes:

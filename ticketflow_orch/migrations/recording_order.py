@@ -23,7 +23,8 @@ ALTER TABLE settlement_pass
     ADD COLUMN IF NOT EXISTS unread_from bigint,
     ADD COLUMN IF NOT EXISTS recorded_before timestamptz,
     ADD COLUMN IF NOT EXISTS closed_through month_start,
-    ADD COLUMN IF NOT EXISTS is_full boolean NOT NULL DEFAULT false;
+    ADD COLUMN IF NOT EXISTS is_full boolean NOT NULL DEFAULT false,
+    ADD COLUMN IF NOT EXISTS given_up_because text;
 ALTER TABLE settlement_period ADD COLUMN IF NOT EXISTS read_to bigint;
 ALTER TABLE settlement_chunk ADD COLUMN IF NOT EXISTS organizations bigint[];
 CREATE TABLE IF NOT EXISTS organization_left_out (

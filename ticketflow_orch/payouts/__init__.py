@@ -11,6 +11,12 @@ may have left is never given back to the balance, and never sent under another n
 
 from __future__ import annotations
 
-from ticketflow_orch.payouts.request import CurrencyRequested, PayoutRules, PayoutsRequested, request_payouts
+from ticketflow_orch.payouts.request import (
+    CurrencyRequested,
+    PayoutRules,
+    PayoutsLeftOutError,
+    PayoutsRequested,
+    request_payouts,
+)
 
-__all__ = ["CurrencyRequested", "PayoutRules", "PayoutsRequested", "request_payouts"]
+__all__ = ["CurrencyRequested", "PayoutRules", "PayoutsLeftOutError", "PayoutsRequested", "request_payouts"]

@@ -8,27 +8,29 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
-from ticketflow_orch.audit import EXAMPLES, Breach, Finding
+from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.months import Month
 
 
-def not_as_payable(connection: Connection, payouts_from: Month | None) -> tuple[Finding, ...]:
+def not_as_payable(
+    connection: Connection, payouts_from: Month | None, members: Members = EVERYBODY
+) -> tuple[Finding, ...]:
     """Per month, balances whose payable has no payout or another amount, and payouts without a balance.
 
-    Asked about the closed months from `payouts_from` up to the last one with payouts: what was closed since is not
-    forgotten but not paid yet.
+    Asked about the closed months from `payouts_from` that should be paid by now: those up to the last one with payouts,
+    and those that were closed more than three days ago. What was closed since is not forgotten but not paid yet.
     """
     if payouts_from is None:
         return ()
-    values = {"first": payouts_from.first_day, "most": EXAMPLES}
+    values = {"first": payouts_from.first_day, "most": EXAMPLES} | members.parameters()
     judged = connection.execute(_JUDGED, values).scalars()
     return _findings(judged, connection.execute(_NOT_AS_PAYABLE, values))
 
 
-def in_doubt(connection: Connection) -> tuple[Finding, ...]:
+def in_doubt(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:
     """Per closed month, payouts of which nobody knows whether they left."""
     closed = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month"))
-    return _findings(closed.scalars(), connection.execute(_IN_DOUBT, {"most": EXAMPLES}))
+    return _findings(closed.scalars(), connection.execute(_IN_DOUBT, {"most": EXAMPLES} | members.parameters()))
 
 
 def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding, ...]:
@@ -47,21 +49,22 @@ def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding
 
 # The first few of each month's rows of `bad`, which has an organization, a currency and what is wrong.
 _EXAMPLES = """
-    SELECT month, external_ref, numbered.currency, what, breaches
+    SELECT month, coalesce(external_ref, 'id ' || organization_id) AS external_ref, numbered.currency, what, breaches
     FROM (
         SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,
             row_number() OVER (PARTITION BY month ORDER BY organization_id, currency) AS place
         FROM bad
-    ) AS numbered JOIN organization ON organization.id = organization_id
+    ) AS numbered LEFT JOIN organization ON organization.id = organization_id
     WHERE place <= CAST(:most AS bigint)
     ORDER BY month, place
 """
 
 _MONTHS = """
     SELECT month FROM settlement_period
-    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND month <= (
-        SELECT greatest((SELECT max(month) FROM payout), max(month) FILTER (WHERE paid_at IS NOT NULL))
-        FROM settlement_period)
+    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND (
+        closed_at < clock_timestamp() - interval '3 days' OR month <= (
+            SELECT greatest((SELECT max(month) FROM payout), max(month) FILTER (WHERE paid_at IS NOT NULL))
+            FROM settlement_period))
     ORDER BY month
 """
 
@@ -70,9 +73,11 @@ _JUDGED = text(_MONTHS)
 _NOT_AS_PAYABLE = text(f"""
     WITH judged AS ({_MONTHS}), balance AS (
         SELECT organization_id, currency, month, payable
-        FROM organization_balance JOIN judged USING (month) WHERE payable > 0
+        FROM organization_balance JOIN judged USING (month)
+        WHERE payable > 0 AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     ), paid AS (
         SELECT organization_id, currency, month, amount FROM payout JOIN judged USING (month)
+        WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     ), bad AS (
         SELECT organization_id, currency, month,
             'payable ' || coalesce(payable, 0) || ', paid out ' || coalesce(amount, 0) AS what
@@ -86,7 +91,8 @@ _IN_DOUBT = text(f"""
     WITH bad AS (
         SELECT organization_id, currency, month,
             'payout ' || public_id || ' of ' || amount || ': ' || coalesce(reason, 'nobody knows why') AS what
-        FROM payout WHERE state = 'IN_DOUBT'
+        FROM payout
+        WHERE state = 'IN_DOUBT' AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     )
     {_EXAMPLES}
 """)

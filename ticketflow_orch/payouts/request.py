@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
@@ -17,6 +20,13 @@ from ticketflow_orch.settings import Settings
 
 EVENT_TYPE = "PayoutRequested"
 AGGREGATE = "payout"
+
+# Organization and currency.
+_Key = tuple[int, str]
+
+
+class PayoutsLeftOutError(RuntimeError):
+    """Payouts could not be written, because of what is in them; all others are. The message names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +93,12 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
 
     Harmless to repeat, to run twice at once and to be killed: a payout's key is (organization, currency, month), its
     event is written by the same statement, and both are there or neither. What is owed to an organization that is
-    parked by then is held. A month before `rules.payouts_from` writes nothing.
+    parked by then is held. A month before `rules.payouts_from` writes nothing. A payout that cannot be written stops
+    only itself: it is told once and tried again by the next run, and until then the month is not paid.
 
     Raises:
         InputError: the month is not CLOSED.
+        PayoutsLeftOutError: payouts cannot be written; all others are.
     """
     why_nobody = rules.why_nobody(month)
     with transaction(engine) as connection:
@@ -94,23 +106,23 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
         if why_nobody is not None:
             return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
         reviews, held = review(connection, month, rules.review_factor, rules.now, hold_first=rules.review_first)
-    counts = {"REQUESTED": 0, "HELD": 0, "EXISTING": 0}
-    after: tuple[int, str] | None = (0, "")
-    while after is not None:
-        with transaction(engine) as connection:
-            chunk = connection.execute(_WRITE, _chunk_parameters(month, after, held, rules, run_id)).one()
-        counts["REQUESTED"] += chunk.requested
-        counts["HELD"] += chunk.held
-        counts["EXISTING"] += chunk.due - chunk.requested - chunk.held
-        after = (chunk.last_organization, chunk.last_currency) if chunk.due == rules.chunk_size else None
+    work = _Writing(engine, month, held, rules, run_id)
+    counts = sum(work.chunks(), Counter[str]())
     with transaction(engine) as connection:
         paid_at = mark_paid(connection, month)
+        for row in work.bad[:NAMED]:
+            alert_once(connection, row.alert("payouts"), rules.now)
+    if work.bad:
+        raise PayoutsLeftOutError(
+            f"{month} is not paid: {counts['requested']:,} payouts requested, {len(work.bad):,} left out; correct what "
+            f"is wrong, then materialize payouts for {month} again. {named(work.bad)}"
+        )
     reasons = {one.currency: one.reason for one in held}
     currencies = tuple(
         CurrencyRequested(one.currency, one.exponent, one.payouts, one.total, reasons.get(one.currency))
         for one in reviews
     )
-    return PayoutsRequested(month, None, currencies, counts["REQUESTED"], counts["HELD"], counts["EXISTING"], paid_at)
+    return PayoutsRequested(month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at)
 
 
 def require_closed(connection: Connection, month: Month) -> None:
@@ -143,20 +155,44 @@ def payouts_due_months(connection: Connection, payouts_from: Month | None) -> tu
     return tuple(Month.of_day(day) for day in days)
 
 
-def _chunk_parameters(
-    month: Month, after: tuple[int, str], held: Sequence[CurrencyReview], rules: PayoutRules, run_id: str | None
-) -> dict[str, object]:
-    return {
-        "month": month.first_day,
-        "key": str(month),
-        "after_organization": after[0],
-        "after_currency": after[1],
-        "held_currencies": [one.currency for one in held],
-        "held_reasons": [one.reason for one in held],
-        "now": rules.now,
-        "run_id": run_id,
-        "size": rules.chunk_size,
-    }
+@dataclass
+class _Writing:
+    """The payouts of a month, in chunks; `bad`: those that could not be written."""
+
+    engine: Engine
+    month: Month
+    held: Sequence[CurrencyReview]
+    rules: PayoutRules
+    run_id: str | None
+    bad: list[BadRow] = field(default_factory=list)
+
+    def chunks(self) -> Iterator[Counter[str]]:
+        """How many payouts each chunk requested, held and found existing."""
+        first = (0, "")
+        return InKeyOrder(self.engine, self._write, self._leave_out, first=first, size=self.rules.chunk_size).run()
+
+    def _write(self, connection: Connection, after: _Key, size: int) -> tuple[_Key | None, Counter[str]]:
+        values = self._after(after) | {
+            "key": str(self.month),
+            "held_currencies": [one.currency for one in self.held],
+            "held_reasons": [one.reason for one in self.held],
+            "now": self.rules.now,
+            "run_id": self.run_id,
+            "size": size,
+        }
+        chunk = connection.execute(_WRITE, values).one()
+        counts = Counter(requested=chunk.requested, held=chunk.held, existing=chunk.due - chunk.requested - chunk.held)
+        return (chunk.last_organization, chunk.last_currency) if chunk.due == size else None, counts
+
+    def _leave_out(self, connection: Connection, after: _Key, error: Exception) -> _Key:
+        row = connection.execute(_NEXT, self._after(after)).one()
+        name = f"{row.external_ref} for {self.month} in {row.currency}"
+        why = f"The payout of {name} cannot be written: {in_words(error).rstrip('.')}."
+        self.bad.append(BadRow(f"{self.month} {row.external_ref} {row.currency}", why))
+        return row.organization_id, row.currency
+
+    def _after(self, after: _Key) -> dict[str, object]:
+        return {"month": self.month.first_day, "after_organization": after[0], "after_currency": after[1]}
 
 
 _STATE = text("SELECT state FROM settlement_period WHERE month = CAST(:month AS date)")
@@ -174,6 +210,18 @@ EVENTS = f"""
     ON CONFLICT (dedupe_key) DO NOTHING
 """
 
+_DUE = """
+        FROM organization_balance
+        WHERE month = CAST(:month AS date) AND payable > 0
+            AND (organization_id, currency) > (CAST(:after_organization AS bigint), CAST(:after_currency AS char(3)))
+"""
+
+_NEXT = text(f"""
+    SELECT organization_id, due.currency, external_ref
+    FROM (SELECT organization_id, currency {_DUE} ORDER BY organization_id, currency LIMIT 1) AS due
+    JOIN organization ON organization.id = organization_id
+""")
+
 _WRITE = text(f"""
     WITH due AS MATERIALIZED (
         SELECT organization_id, currency, payable,
@@ -181,9 +229,7 @@ _WRITE = text(f"""
                 SELECT FROM parked_organization AS parked
                 WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
             ) THEN 'its organization is parked' END AS parked
-        FROM organization_balance
-        WHERE month = CAST(:month AS date) AND payable > 0
-            AND (organization_id, currency) > (CAST(:after_organization AS bigint), CAST(:after_currency AS char(3)))
+        {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
     ), written AS (
         INSERT INTO payout (organization_id, currency, month, amount, state, reason, run_id)

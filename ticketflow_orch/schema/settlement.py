@@ -61,6 +61,7 @@ settlement_pass = table(
     instant("recorded_before", nullable=True),
     month("closed_through", nullable=True),
     column("is_full", sa.Boolean, server_default=sa.text("false")),
+    text_column("given_up_because", nullable=True),
     one_of("state", "RUNNING", "DONE", "GIVEN_UP"),
     exactly_when("finished_at", "state <> 'RUNNING'"),
     CheckConstraint("state = 'RUNNING' OR planned_at IS NOT NULL"),

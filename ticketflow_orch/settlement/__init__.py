@@ -172,8 +172,8 @@ class _Run:
                 pause=self.options.chunk_pause, parked_limit=self.options.parked_limit, stop=self.stop,
             )  # fmt: skip
             drain.run(self.options.workers, self.progress)
-        except ParkedLimitError:
-            give_up(self.engine, settlement)
+        except ParkedLimitError as error:
+            give_up(self.engine, settlement, str(error))
             if settlement.cutoff > boundary:
                 raise
             return

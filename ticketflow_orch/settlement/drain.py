@@ -42,6 +42,8 @@ class Drain:
     stop: threading.Event
     # Set when the ledger turns out to hold entries of a month that a first pass took for untouched.
     posted_by_others: threading.Event = field(default_factory=threading.Event)
+    # Set when one worker failed or the run was interrupted. Not `stop`: the run may go on with the pass that follows.
+    abandoned: threading.Event = field(default_factory=threading.Event)
 
     def run(self, workers: int, progress: Progress) -> None:
         """Drain the pass with `workers` threads, this run's and other runs' together.
@@ -63,11 +65,11 @@ class Drain:
             finally:
                 # Also when this thread is interrupted: the workers end with the chunk that they have in hand.
                 if running:
-                    self.stop.set()
+                    self.abandoned.set()
 
     def _work(self) -> None:
         idle = 0.02
-        while not self.stop.is_set():
+        while not (self.stop.is_set() or self.abandoned.is_set()):
             if self._settle_one_chunk():
                 idle = 0.02
                 if self.pause:

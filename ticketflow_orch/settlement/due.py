@@ -13,7 +13,7 @@ from ticketflow_orch.settlement.late_movements import (
     months_to_watch,
     takes_postings,
 )
-from ticketflow_orch.settlement.passes import zones_in_use
+from ticketflow_orch.settlement.passes import in_unknown_zones, zones_in_use
 from ticketflow_orch.settlement.posting import LARGEST_ID
 from ticketflow_orch.settlement.windows import month_windows
 
@@ -45,11 +45,16 @@ def late_months(connection: Connection) -> tuple[Month, ...]:
 
 
 def is_changed(connection: Connection, month: Month, boundary: int) -> bool:
-    """Whether a pass of `month` would find an organization that can have changed, by movements below `boundary`."""
+    """Whether a pass of `month` would find an organization that can have changed, by movements below `boundary`.
+
+    Or one to leave out that was not left out before: until then the month lacks it without a word.
+    """
     timezones = zones_in_use(connection)
     watched = months_to_watch(connection, month, timezones, boundary)
     windows = month_windows(connection, (*watched, month), timezones)
-    return bool(changed_months(connection, Unread.of(connection, windows, boundary, own=month)))
+    if changed_months(connection, Unread.of(connection, windows, boundary, own=month)):
+        return True
+    return any(not row.is_parked for row in in_unknown_zones(connection, month, (*watched, month), boundary))
 
 
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:

@@ -45,17 +45,20 @@ def closed_before(connection: Connection, month: Month) -> Month | None:
     return last if last is not None and last.next() == month else None
 
 
-def months_to_watch(connection: Connection, month: Month, timezones: list[str], cutoff: int) -> list[Month]:
+def months_to_watch(
+    connection: Connection, month: Month, timezones: list[str], cutoff: int, *, full: bool = False
+) -> list[Month]:
     """The months whose late movements a pass of `month` takes in: the closed ones, if it is the first that is not.
 
-    And before them any for which movements came late: nobody had sold anything in those when they were closed.
+    And before them any for which movements came late, or came at all when `full`: nobody had sold anything in those
+    when they were closed.
     """
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
     days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED'")).scalars()
     closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
-    return sorted(closed | _months_before(connection, min(closed), timezones, cutoff))
+    return sorted(closed | _months_before(connection, min(closed), timezones, cutoff, full))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
     return tuple(sorted(map(Month.of_day, days)))
 
 
-def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int) -> set[Month]:
+def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int, full: bool) -> set[Month]:
     """The months before the first closed one that movements came late for, or in which somebody is still parked."""
     windows: list[Window] = [first.window(name) for name in timezones]
     row = connection.execute(
@@ -126,6 +129,7 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
             "first": first.first_day,
             "starts_at": max((window.starts_at for window in windows), default=None),
             "cutoff": cutoff,
+            "least": 0 if full else read_to(connection, [first])[first],
         },
     ).one()
     months = {Month.of_instant(row.oldest, name) for name in timezones} if row.oldest is not None else set()
@@ -136,7 +140,7 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
 _BEFORE = text("""
     SELECT (
         SELECT min(occurred_at) FROM money_movement
-        WHERE id >= settlement_read_to(CAST(:first AS date)) AND id < CAST(:cutoff AS bigint)
+        WHERE id >= CAST(:least AS bigint) AND id < CAST(:cutoff AS bigint)
             AND occurred_at < CAST(:starts_at AS timestamptz)
     ) AS oldest, (
         SELECT min(month) FROM parked_organization

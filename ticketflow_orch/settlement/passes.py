@@ -205,11 +205,12 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int = 
 
 def in_unknown_zones(
     connection: Connection, month: Month, months: Sequence[Month], cutoff: int
-) -> Sequence[Row[tuple[int, str, date, str]]]:
+) -> Sequence[Row[tuple[int, str, date, str, bool]]]:
     """Who cannot be settled by a pass of `month` about `months`, because nobody knows when months end in their zones.
 
-    Those active in `month`, and those with movements that may lie in one of `months`; a month too many is no harm: it
-    is looked at for them when their zone is known. Columns: organization_id, external_ref, origin_month, error.
+    Those active in `month` or with an opening balance that waits, and those with movements that may lie in one of
+    `months`; a month too many is no harm: it is looked at for them when their zone is known. Columns:
+    organization_id, external_ref, origin_month, error, and is_parked: whether a pass has left them out already.
     """
     unknown = unknown_zones(connection)
     if not unknown:
@@ -232,7 +233,7 @@ def in_unknown_zones(
 
 def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit: int) -> None:
     timezones = zones_in_use(connection)
-    watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff)
+    watched = months_to_watch(connection, settlement.month, timezones, settlement.cutoff, full=settlement.is_full)
     months = (*watched, settlement.month)
     fix_windows(connection, months, timezones)
     windows = fixed_windows(connection, months)
@@ -330,19 +331,20 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
         return True
 
 
-def give_up(engine: Engine, settlement: Pass) -> None:
+def give_up(engine: Engine, settlement: Pass, why: str) -> None:
     """End a pass that does not come to its end, so that the next one's cutoff is after what was corrected.
 
-    What it posted stays, and the next pass finds it. Waits for the chunks that are in a worker's hands.
+    What it posted stays, and the next pass finds it; `why` is for people. Waits for the chunks that are in a worker's
+    hands.
     """
     with transaction(engine) as connection:
         ended = connection.execute(
             text("""
-                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
+                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(), given_up_because = :why,
                     planned_at = coalesce(planned_at, clock_timestamp())
                 WHERE month = :month AND pass = :pass AND state = 'RUNNING'
             """),
-            settlement.key,
+            settlement.key | {"why": why},
         ).rowcount
         # Again until there is none: a chunk that we waited for may have been split, and then its second half is new.
         while ended:
@@ -406,13 +408,21 @@ _READ = text("""
 
 _IN_UNKNOWN_ZONES = text("""
     SELECT organization.id AS organization_id, external_ref, origin_month,
-        'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error
+        'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error,
+        EXISTS (
+            SELECT FROM parked_organization AS parked
+            WHERE parked.organization_id = organization.id AND parked.month = origin_month AND parked.error IS NOT NULL
+                AND resolved_at IS NULL
+        ) AS is_parked
     FROM organization CROSS JOIN unnest(
         CAST(:months AS date[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
     ) AS span (origin_month, starts_at, ends_at)
     WHERE timezone = ANY (CAST(:unknown AS text[])) AND (
         (origin_month = CAST(:month AS date) AND joined_on < CAST(:after AS date)
             AND (left_on IS NULL OR left_on >= CAST(:month AS date)))
+        OR (origin_month = CAST(:month AS date) AND EXISTS (
+            SELECT FROM opening_balance
+            WHERE opening_balance.organization_id = organization.id AND balance_month IS NULL))
         OR EXISTS (
             SELECT FROM money_movement
             WHERE organization_id = organization.id AND money_movement.id < CAST(:cutoff AS bigint)

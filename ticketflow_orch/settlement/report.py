@@ -40,7 +40,7 @@ class MonthTotal:
 
 @dataclass(frozen=True, slots=True)
 class TopOrganization:
-    """One of the organizations with the largest net of a month in a currency, in minor units."""
+    """One of the organizations with the largest net of some months in a currency: exact sums in minor units."""
 
     external_ref: str
     name: str
@@ -133,9 +133,8 @@ def top_organizations(
     rows = connection.execute(
         text("""
             WITH ranked AS (
-                SELECT organization_id, currency, CAST(sum(captures) AS bigint) AS captures,
-                    CAST(sum(refunds) AS bigint) AS refunds, CAST(sum(commission) AS bigint) AS commission,
-                    CAST(sum(net) AS bigint) AS net,
+                SELECT organization_id, currency, sum(captures) AS captures, sum(refunds) AS refunds,
+                    sum(commission) AS commission, sum(net) AS net,
                     row_number() OVER (PARTITION BY currency ORDER BY sum(net) DESC, organization_id) AS place
                 FROM ledger_entry WHERE month BETWEEN :first AND :last
                 GROUP BY organization_id, currency
@@ -149,10 +148,11 @@ def top_organizations(
     )
     return tuple(
         TopOrganization(
-            row.external_ref, row.name, row.currency, row.exponent, row.captures, row.refunds, row.commission, row.net
+            row.external_ref, row.name, row.currency, row.exponent, int(row.captures), int(row.refunds),
+            int(row.commission), int(row.net),
         )
         for row in rows
-    )
+    )  # fmt: skip
 
 
 def late_organizations(connection: Connection) -> dict[Month, int]:

@@ -12,23 +12,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.chunked import NAMED, is_one_row_s, named
+from ticketflow_orch.counts import counted
+from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.passes import period_state
-from ticketflow_orch.statements.content import UnbalancedStatementError
+from ticketflow_orch.statements.content import LeftOut, StatementsLeftOutError
 from ticketflow_orch.statements.mailing import queue_mails
 from ticketflow_orch.statements.place import Place
-from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
 
 if TYPE_CHECKING:
+    from ticketflow_orch.statements.drafts import Draft
     from ticketflow_orch.statements.writing import CurrencyTotal
 
-__all__ = ["StatementOptions", "StatementsResult", "UnbalancedStatementError", "state_month", "write_statement"]
+__all__ = ["StatementOptions", "StatementsLeftOutError", "StatementsResult", "state_month", "write_statement"]
+
+
+# Under this name statements that are left out are told.
+_JOB = "settlement_statements"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,7 @@ class StatementOptions:
     place: Place
     default_locale: str = "en"
     mail_from: datetime | None = None
-    # As long as a chunk is written its transaction is open, and may be idle for a minute at most.
+    # Of so many organizations statements are in memory at a time, each with the movements that its page shows.
     chunk_size: int = 100
 
     @classmethod
@@ -93,12 +102,13 @@ def state_month(
 ) -> StatementsResult:
     """Write all statements of a CLOSED month, queue their mails, and note that it is stated; may be repeated.
 
-    A repeat writes the same bytes and mails nobody again. `now` is the business time (aware) of the mails' events;
-    `progress` is told how many statements are written.
+    A repeat writes the same bytes and mails nobody again. A statement that cannot be made stops only itself: it is told
+    once and tried again by the next run, and until then the month is not stated. `now` is the business time (aware) of
+    the events; `progress` is told how many statements are written.
 
     Raises:
         InputError: the month is not closed; nothing is written.
-        UnbalancedStatementError: a statement does not add up; the month is not stated.
+        StatementsLeftOutError: statements could not be made, or not mailed; all others are written and mailed.
     """
     from ticketflow_orch.statements.writing import CSV, PARQUET, write_month
 
@@ -109,9 +119,20 @@ def state_month(
         engine, month, options.place, default_locale=options.default_locale, chunk_size=options.chunk_size,
         progress=progress,
     )  # fmt: skip
-    mails = queue_mails(engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size)
-    with engine.begin() as connection:
-        connection.execute(_STATED, {"month": month.first_day})
+    mails = queue_mails(
+        engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size, left_out=written.left_out
+    )
+    bad = [one.row(month) for one in (*written.left_out, *mails.left_out)]
+    with transaction(engine) as connection:
+        if not bad:
+            connection.execute(_STATED, {"month": month.first_day})
+        for row in bad[:NAMED]:
+            alert_once(connection, row.alert(_JOB), now)
+    if bad:
+        raise StatementsLeftOutError(
+            f"{month} is not stated: {counted(written.statements, 'statement')} written, {len(bad):,} left out; "
+            f"correct what is wrong, then materialize {_JOB} for {month} again. {named(bad)}"
+        )
     return StatementsResult(
         month=month,
         statements=written.statements,
@@ -121,7 +142,7 @@ def state_month(
         folder=options.place.address(str(month)),
         csv=options.place.address(str(month), CSV),
         parquet=options.place.address(str(month), PARQUET),
-        mails=mails,
+        mails=mails.new,
         mails_off=options.mail_from is None,
         seconds=time.monotonic() - started,
     )
@@ -134,30 +155,55 @@ def write_statement(
 
     Raises:
         InputError: there is no such organization, its month is not closed, or it has no statement for it.
-        UnbalancedStatementError: a statement does not add up.
+        StatementsLeftOutError: a statement cannot be made; the others are written.
     """
+    from ticketflow_orch.statements.drafts import drafts, page_of
     from ticketflow_orch.statements.writing import PageWriter, page_parts
 
-    with engine.connect() as connection:
-        _require_closed(connection, month)
-        organization = connection.execute(
-            text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
-        ).scalar_one_or_none()
-        if organization is None:
-            raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
-        written = []
-        pages = PageWriter(options.place, options.default_locale)
-        statements = read_statements(connection, month, [organization])
-        for statement, movements in each_with_its_own(statements, read_movements(connection, month, [organization])):
-            if currency in {None, statement.currency}:
-                pages.write(statement, movements)
-                written.append(options.place.address(*page_parts(statement)))
+    found: list[Draft | LeftOut] = []
+    with TemporaryFile() as spool:
+        organization = _organization(engine, external_ref, month)
+        try:
+            with transaction(engine) as connection, drafts(connection, month, [organization], spool) as drawn:
+                found.extend(drawn)
+        except Exception as error:
+            if not is_one_row_s(error):
+                raise
+            found = [LeftOut.altogether(error, organization, external_ref, month)]
+        pages = PageWriter(options.place)
+        written, left_out = [], []
+        for draft in found:
+            made = page_of(draft, options.default_locale)
+            if isinstance(made, LeftOut):
+                if currency is None or made.currency in {"", currency}:
+                    left_out.append(made)
+            elif currency in {None, made.statement.currency}:
+                pages.write(made, spool)
+                written.append(options.place.address(*page_parts(made.statement)))
+    if left_out:
+        raise StatementsLeftOutError(named([one.row(month) for one in left_out]))
     if not written:
         raise InputError(
             f"{external_ref} has no statement of {month}{f' in {currency}' if currency else ''}; "
             "there is one for each currency in which it was active, sold or carried an amount and was not parked."
         )
     return written
+
+
+def _organization(engine: Engine, external_ref: str, month: Month) -> int:
+    """The id of the organization whose statements of `month` are wanted.
+
+    Raises:
+        InputError: there is no such organization, or its month is not closed.
+    """
+    with engine.connect() as connection:
+        _require_closed(connection, month)
+        found: int | None = connection.execute(
+            text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+        ).scalar_one_or_none()
+    if found is None:
+        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+    return found
 
 
 def _require_closed(connection: Connection, month: Month) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import Decimal
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.audit import Breach, Finding
+from ticketflow_orch.audit import EXAMPLES, Breach, Finding
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements.place import Place
 
@@ -28,6 +29,42 @@ def months_to_state(connection: Connection) -> tuple[Month, ...]:
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
+def judged_statements(connection: Connection, place: Place) -> Iterator[Finding]:
+    """What is wrong with the statements of each month that has any: the stated ones, then those that lack some."""
+    for month in stated_months(connection):
+        yield statements_that_do_not_add_up(connection, month, place)
+    for month in months_to_state(connection):
+        yield statements_left_out(connection, month, place)
+
+
+def statements_left_out(connection: Connection, month: Month, place: Place) -> Finding:
+    """The balances of a month without a statement in its table; none where no table is written yet."""
+    from ticketflow_orch.statements.tables import keys_in
+    from ticketflow_orch.statements.writing import PARQUET
+
+    try:
+        file = place.reading(str(month), PARQUET)
+    except FileNotFoundError:
+        return Finding(month, 0, ())
+    count, examples = 0, []
+    with file:
+        # Both are in one order, whatever it is called.
+        try:
+            stated = keys_in(file)
+            ahead = next(stated, None)
+        except ValueError as error:
+            return _unusable(month, place, f"cannot be read ({error})")
+        for row in connection.execute(_BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}):
+            if ahead == (row.external_ref, row.currency):
+                ahead = next(stated, None)
+                continue
+            count += 1
+            if count <= EXAMPLES:
+                what = f"has no statement: `ticketflow statement {row.external_ref} {month}` says why"
+                examples.append(Breach(row.external_ref, row.currency, what))
+    return Finding(month, count, tuple(examples))
+
+
 def statements_that_do_not_add_up(connection: Connection, month: Month, place: Place) -> Finding:
     """The currencies in which statements, ledger and balances of a stated month come to different sums."""
     from ticketflow_orch.statements.tables import totals_in
@@ -37,10 +74,9 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
         with place.reading(str(month), PARQUET) as file:
             stated = totals_in(file)
     except FileNotFoundError:
-        missing = Breach(
-            _EVERYBODY, "", f"{place.address(str(month), PARQUET)} is missing; materialize the month again"
-        )
-        return Finding(month, 1, (missing,))
+        return _unusable(month, place, "is missing")
+    except ValueError as error:
+        return _unusable(month, place, f"cannot be read ({error})")
     breaches = []
     nothing = dict.fromkeys(_AMOUNTS, Decimal(0))
     for row in connection.execute(_BOOKS, {"month": month.first_day, "previous": month.previous().first_day}):
@@ -58,6 +94,13 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
             breaches.append(Breach(_EVERYBODY, row.currency, "; ".join(differing)))
     breaches += [Breach(_EVERYBODY, currency, "has statements and no balances") for currency in sorted(stated)]
     return Finding(month, len(breaches), tuple(breaches))
+
+
+def _unusable(month: Month, place: Place, how: str) -> Finding:
+    from ticketflow_orch.statements.writing import PARQUET
+
+    what = f"{place.address(str(month), PARQUET)} {how}; materialize the month again"
+    return Finding(month, 1, (Breach(_EVERYBODY, "", what),))
 
 
 # A balance takes in what was posted since the one before. Most have one in the month before; what was posted in the
@@ -83,4 +126,11 @@ _BOOKS = text("""
     FROM balance JOIN currency ON code = balance.currency LEFT JOIN posted ON posted.currency = balance.currency
     GROUP BY balance.currency, exponent, posted
     ORDER BY balance.currency
+""")
+
+_BALANCES = text("""
+    SELECT external_ref, balance.currency
+    FROM organization_balance AS balance JOIN organization ON organization.id = organization_id
+    WHERE month = CAST(:month AS date)
+    ORDER BY organization_id, balance.currency
 """)

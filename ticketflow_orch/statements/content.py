@@ -11,11 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 
+from ticketflow_orch.chunked import BadRow, in_words
 from ticketflow_orch.months import Month
 
 
 class UnbalancedStatementError(RuntimeError):
     """A statement does not add up to what is in the books; nothing is printed. The message says what differs."""
+
+
+class StatementsLeftOutError(RuntimeError):
+    """Statements could not be made, because of what is in them; all others are written. The message names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,34 @@ class Statement:
         return self.last_stated is None or origin > self.last_stated
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A statement that cannot be made, and why in a sentence; no `currency`: none of the organization's can be."""
+
+    organization_id: int
+    organization: str
+    currency: str
+    why: str
+
+    def row(self, month: Month) -> BadRow:
+        """What is told and named of it."""
+        return BadRow(f"{month} {self.organization} {self.currency}".rstrip(), self.why)
+
+    @classmethod
+    def because(cls, error: Exception, statement: Statement) -> LeftOut:
+        """`statement`, left out for what `error` says."""
+        why = in_words(error)
+        if not isinstance(error, UnbalancedStatementError):
+            why = f"{_called(statement)} cannot be made: {why.rstrip('.')}."
+        return cls(statement.party.id, statement.party.external_ref, statement.currency, why)
+
+    @classmethod
+    def altogether(cls, error: Exception, organization_id: int, organization: str, month: Month) -> LeftOut:
+        """All statements of an organization, left out for what `error` says."""
+        why = f"No statement of {organization} for {month} can be made or mailed: {in_words(error).rstrip('.')}."
+        return cls(organization_id, organization, "", why)
+
+
 def must_add_up(statement: Statement) -> None:
     """Refuse a statement whose lines, ledger entries, returned payouts and balance are not the same to the cent.
 
@@ -229,6 +262,10 @@ class KindsOfMovements:
 
 def _unbalanced(statement: Statement, fault: str) -> UnbalancedStatementError:
     return UnbalancedStatementError(
-        f"The statement of {statement.party.external_ref} for {statement.month} in {statement.currency} does not add "
-        f"up: {fault}; see `ticketflow explain {statement.party.external_ref} {statement.month}`."
+        f"{_called(statement)} does not add up: {fault}; see "
+        f"`ticketflow explain {statement.party.external_ref} {statement.month}`."
     )
+
+
+def _called(statement: Statement) -> str:
+    return f"The statement of {statement.party.external_ref} for {statement.month} in {statement.currency}"

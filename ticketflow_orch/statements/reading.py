@@ -7,7 +7,7 @@ ledger: of a month that was stated before, up to the cutoff now minus up to the 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from sqlalchemy import Connection, Row, text
 
@@ -15,13 +15,13 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.statements.content import (
     Amounts,
+    LeftOut,
     Line,
     Movement,
     Origin,
     Party,
     ReturnedPayout,
     Statement,
-    must_add_up,
 )
 
 Key = tuple[int, str]
@@ -36,11 +36,19 @@ def next_organizations(connection: Connection, month: Month, after: int, size: i
     return list(found.scalars())
 
 
-def read_statements(connection: Connection, month: Month, organizations: Sequence[int]) -> list[Statement]:
-    """The statements of these organizations, by id and currency; as many queries for a thousand as for one.
+def organization_left_out(connection: Connection, month: Month, after: int, error: Exception) -> LeftOut:
+    """The first organization after `after` that has a balance in `month`, left out as a whole for what `error` says."""
+    [organization] = next_organizations(connection, month, after, 1)
+    name = connection.execute(
+        text("SELECT external_ref FROM organization WHERE id = :id"), {"id": organization}
+    ).scalar_one()
+    return LeftOut.altogether(error, organization, name, month)
 
-    Raises:
-        UnbalancedStatementError: one does not add up.
+
+def read_statements(connection: Connection, month: Month, organizations: Sequence[int]) -> list[Statement]:
+    """The statements of these organizations, by id and currency, whether or not they add up.
+
+    As many queries for a thousand organizations as for one.
     """
     connection.execute(_BY_KEY)
     parameters = {"month": month.first_day, "organizations": list(organizations)}
@@ -75,19 +83,18 @@ def read_statements(connection: Connection, month: Month, organizations: Sequenc
             lines=tuple(lines[key]),
             returns=tuple(returns[key]),
         )  # fmt: skip
-        must_add_up(statement)
         statements.append(statement)
     return statements
 
 
 def read_movements(
     connection: Connection, month: Month, organizations: Sequence[int]
-) -> Iterator[tuple[Key, Movement]]:
+) -> Generator[tuple[Key, Movement], None, None]:
     """The movements behind these organizations' statements, in their order and then by time, never all in memory."""
     parameters = {"month": month.first_day, "organizations": list(organizations)}
-    rows = connection.execute(_MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH})
-    for row in rows:
-        yield _key(row), Movement(*row[2:])
+    with connection.execute(_MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH}) as rows:
+        for row in rows:
+            yield _key(row), Movement(*row[2:])
 
 
 def each_with_its_own(

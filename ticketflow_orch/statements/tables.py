@@ -128,6 +128,12 @@ def movements_table(file: BinaryIO, statement: Statement) -> Iterator[Any]:
     text.detach()
 
 
+def keys_in(parquet_file: BinaryIO) -> Iterator[tuple[str, str]]:
+    """Organization reference and currency of each statement in a Parquet file of statements, in its order."""
+    for batch in pq.ParquetFile(parquet_file).iter_batches(columns=["organization", "currency"]):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
 def totals_in(parquet_file: BinaryIO) -> dict[str, dict[str, Decimal]]:
     """Per currency the sums of net, due, payable and closing that a Parquet file of statements comes to."""
     wanted = ("net", "due", "payable", "closing")

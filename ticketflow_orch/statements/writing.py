@@ -1,39 +1,47 @@
-"""The files of a month's statements: read in chunks of organizations, written whole, the same bytes whenever."""
+"""The files of a month's statements: read in chunks of organizations, written whole, the same bytes whenever.
+
+A chunk is read in one short transaction and written outside of any, so that a place may take its time.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from tempfile import TemporaryFile
+from typing import BinaryIO
 
 from sqlalchemy import Connection, Engine
 
-from ticketflow_orch.database import transaction
+from ticketflow_orch.chunked import InKeyOrder
 from ticketflow_orch.months import Month
-from ticketflow_orch.statements.content import KindsOfMovements, Movement, Statement
-from ticketflow_orch.statements.page import MOVEMENTS_SHOWN, movements_file, page
+from ticketflow_orch.statements.content import LeftOut, Statement
+from ticketflow_orch.statements.drafts import Draft, Page, drafts, page_of
+from ticketflow_orch.statements.page import movements_file
 from ticketflow_orch.statements.place import Place, safe_name
-from ticketflow_orch.statements.reading import (
-    each_with_its_own,
-    next_organizations,
-    read_movements,
-    read_statements,
-)
-from ticketflow_orch.statements.tables import StatementTables, movements_table
+from ticketflow_orch.statements.reading import next_organizations, organization_left_out
+from ticketflow_orch.statements.tables import StatementTables
 
 CSV, PARQUET, ORGANIZATIONS = "statements.csv", "statements.parquet", "organizations"
+_COPIED_AT_ONCE = 1 << 16
+
+
+class _NothingWrittenError(Exception):
+    pass
 
 
 @dataclass(slots=True)
 class Written:
-    """What has been written: statements, files and their bytes; amounts in minor units by currency."""
+    """What has been written: statements, files and their bytes; amounts in minor units by currency.
+
+    `left_out`: the statements that could not be.
+    """
 
     statements: int = 0
     files: int = 0
     size: int = 0
     totals: dict[str, CurrencyTotal] = field(default_factory=dict)
+    left_out: list[LeftOut] = field(default_factory=list)
 
     def count(self, size: int) -> None:
         """One more file."""
@@ -78,40 +86,56 @@ def write_month(
 ) -> Written:
     """Write every file of the month's statements; the tables take their names when all pages are there.
 
-    `progress` is told after each statement how many there are by then.
-
-    Raises:
-        UnbalancedStatementError: a statement does not add up; the tables are not written.
+    A statement that cannot be made is left out of all files, and the others are written. Where that is every one,
+    something else is wrong, and the tables that are there stay. `progress` is told after each statement how many there
+    are by then.
     """
     place.remove_forgotten_drafts()
-    pages = PageWriter(place, default_locale)
-    with ExitStack() as stack:
+    pages = PageWriter(place)
+    written = pages.written
+    with suppress(_NothingWrittenError), ExitStack() as stack:
         csv_file = stack.enter_context(place.writing(str(month), CSV))
         parquet_file = stack.enter_context(place.writing(str(month), PARQUET))
-        stated = stack.enter_context(closing(_each_of_month(engine, month, chunk_size)))
-        with StatementTables(csv_file, parquet_file) as tables:
-            for statement, movements in stated:
-                pages.write(statement, movements)
-                tables.add(statement)
-                progress(pages.written.statements)
+        with StatementTables(csv_file, parquet_file) as tables, TemporaryFile() as spool:
+            for draft in _each_of_month(engine, month, chunk_size, spool):
+                made = page_of(draft, default_locale)
+                if isinstance(made, LeftOut):
+                    written.left_out.append(made)
+                    continue
+                tables.add(made.statement)
+                pages.write(made, spool)
+                progress(written.statements)
+        if written.left_out and not written.statements:
+            raise _NothingWrittenError
         for file in (csv_file, parquet_file):
-            pages.written.count(file.tell())
-    return pages.written
+            written.count(file.tell())
+    return written
 
 
-def _each_of_month(
-    engine: Engine, month: Month, chunk_size: int
-) -> Generator[tuple[Statement, Iterator[Movement]], None, None]:
-    """The month's statements with their movements, a chunk of organizations to a transaction."""
-    after = 0
-    while True:
-        with transaction(engine) as connection:
-            organizations = next_organizations(connection, month, after, chunk_size)
-            if not organizations:
-                return
-            statements = read_statements(connection, month, organizations)
-            yield from each_with_its_own(statements, read_movements(connection, month, organizations))
-        after = organizations[-1]
+def _each_of_month(engine: Engine, month: Month, chunk_size: int, spool: BinaryIO) -> Iterator[Draft | LeftOut]:
+    """The month's statements, a chunk of organizations to a transaction, which is over when the first of them comes.
+
+    `spool` has the long lists of movements of a chunk's statements until the next chunk is read.
+    """
+    unreadable: list[LeftOut] = []
+
+    def read(connection: Connection, after: int, size: int) -> tuple[int | None, list[Draft | LeftOut]]:
+        spool.seek(0)
+        organizations = next_organizations(connection, month, after, size)
+        if not organizations:
+            return None, []
+        with drafts(connection, month, organizations, spool) as drawn:
+            return organizations[-1], list(drawn)
+
+    def leave_out(connection: Connection, after: int, error: Exception) -> int:
+        unreadable.append(organization_left_out(connection, month, after, error))
+        return unreadable[-1].organization_id
+
+    for chunk in InKeyOrder(engine, read, leave_out, first=0, size=chunk_size).run():
+        for drawn in (unreadable, chunk):
+            yield from drawn
+            # Or it would be in memory beside the next chunk.
+            drawn.clear()
 
 
 @dataclass(slots=True)
@@ -119,48 +143,25 @@ class PageWriter:
     """Writes statements to `place` one by one, and counts what it has written."""
 
     place: Place
-    default_locale: str
     written: Written = field(default_factory=Written)
 
-    def write(self, statement: Statement, movements: Iterator[Movement]) -> None:
-        """Write a statement's page, and the list of its movements where the page does not show them all.
-
-        Raises:
-            UnbalancedStatementError: its movements are not what the ledger says; neither file is written.
-        """
-        kinds = KindsOfMovements()
-        counted = kinds.counting(movements)
-        shown = list(islice(counted, MOVEMENTS_SHOWN))
-        further = next(counted, None)
+    def write(self, page: Page, spool: BinaryIO) -> None:
+        """Write a statement's page, and from `spool` the list of its movements where the page does not show them."""
+        statement = page.statement
         *folder, name = page_parts(statement)
         with ExitStack() as stack:
-            if further is not None:
+            if page.listed is not None:
                 file = stack.enter_context(self.place.writing(*folder, movements_file(statement)))
-                with movements_table(file, statement) as write:
-                    write(chain(shown, (further,), counted))
+                _copy(spool, page.listed, file)
                 self.written.count(file.tell())
-            kinds.must_match(statement)
-            rendered = page(statement, shown, kinds, default_locale=self.default_locale)
-            stack.enter_context(self.place.writing(*folder, name)).write(rendered)
-        self.written.count(len(rendered))
+            stack.enter_context(self.place.writing(*folder, name)).write(page.content)
+        self.written.count(len(page.content))
         self.written.statements += 1
         self.written.totals.setdefault(statement.currency, CurrencyTotal(statement.exponent)).add(statement)
 
 
-def rendered_pages(
-    connection: Connection, month: Month, organizations: Sequence[int], default_locale: str
-) -> Iterator[tuple[Statement, bytes]]:
-    """The statements of these organizations with their pages, byte by byte those that are written to files.
-
-    Raises:
-        UnbalancedStatementError: a statement does not add up.
-    """
-    statements = read_statements(connection, month, organizations)
-    movements = read_movements(connection, month, organizations)
-    for statement, own in each_with_its_own(statements, movements):
-        kinds = KindsOfMovements()
-        counted = kinds.counting(own)
-        shown = list(islice(counted, MOVEMENTS_SHOWN))
-        deque(counted, maxlen=0)
-        kinds.must_match(statement)
-        yield statement, page(statement, shown, kinds, default_locale=default_locale)
+def _copy(spool: BinaryIO, stretch: tuple[int, int], file: BinaryIO) -> None:
+    position, end = stretch
+    spool.seek(position)
+    while position < end:
+        position += file.write(spool.read(min(_COPIED_AT_ONCE, end - position)))

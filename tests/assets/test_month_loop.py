@@ -1,0 +1,168 @@
+"""What the assets with a partition a month share: all that is done is shown, and every start is on record."""
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+
+from assets import closed_books, monthly_settlement, payouts, settlement_statements
+from assets.month_loop import each_month, launched_by
+from assets.partitions import months
+from resources import ClockResource, DatabaseResource, OutboxResource
+from tests.assets.test_monthly_settlement import failure_of
+from tests.books import FEBRUARY, JANUARY, MARCH
+from tests.payable import rows
+from tests.rows import add_movement, add_organization, instant
+from tests.test_settlement import settle, tamper
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+
+CHAIN = (monthly_settlement, closed_books, payouts, settlement_statements)
+TICK = {"ticketflow/scheduled_for": "2026-05-03T06:30:00+02:00"}
+
+
+@pytest.fixture(autouse=True)
+def paying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Payouts begin in January; statements are put into a folder of the test."""
+    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
+    monkeypatch.setenv("TICKETFLOW_STATEMENTS_PLACE", str(tmp_path))
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as instance:
+        yield instance
+
+
+def backfill(
+    asset: dg.AssetsDefinition, url: URL, instance: dg.DagsterInstance, first: str = "2026-01", last: str = "2026-03"
+) -> dg.ExecuteInProcessResult:
+    """One run of the asset for all months from `first` to `last`."""
+    span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+    return dg.materialize(
+        [asset],
+        instance=instance,
+        partition_key=first if first == last else None,
+        tags=TICK | ({} if first == last else span),
+        resources={
+            "database": DatabaseResource(url=url.render_as_string(hide_password=False)),
+            "clock": ClockResource(fixed_at="2026-05-03T06:30:00Z"),
+            "outbox": OutboxResource(),
+        },
+        raise_on_error=False,
+    )
+
+
+def shown(result: dg.ExecuteInProcessResult) -> list[str | None]:
+    """The months that the run materialized, in the order of the events."""
+    return [one.step_materialization_data.materialization.partition for one in result.all_events
+            if one.is_step_materialization]  # fmt: skip
+
+
+def test_a_month_that_is_refused_hides_none_that_was_done_before_it(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_movement(engine, add_organization(engine), 10_000, "2026-01-10T10:00")
+    for month in (JANUARY, FEBRUARY, MARCH):
+        settle(engine, month)
+    tamper(engine, "UPDATE ledger_entry SET fees = 1, net = net + 1 WHERE month = '2026-02-01'")
+    for asset, why in (
+        (closed_books, "2026-02 is not closed, because the check honest is red"),
+        (payouts, "2026-02 is SETTLED, and only closed months are paid"),
+        (settlement_statements, "2026-02 is SETTLED, and statements are of closed months"),
+    ):
+        result = backfill(asset, url, instance)
+        assert failure_of(result).startswith(why)
+        assert shown(result) == ["2026-01"], asset.key
+        assert instance.get_materialized_partitions(asset.key) == {"2026-01"}
+
+
+def test_each_of_the_four_jobs_writes_down_that_it_was_started(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_movement(engine, add_organization(engine), 10_000, "2026-01-10T10:00")
+    for asset in CHAIN:
+        assert backfill(asset, url, instance, "2026-01", "2026-01").success
+    firings = rows(engine, "SELECT job, scheduled_for, partition, outcome FROM job_firing ORDER BY id")
+    window = (instant("2026-05-03T04:30"), "2026-01", "ACCEPTED")
+    assert firings == [
+        ("monthly_settlement", *window),
+        ("closed_books", *window),
+        ("payouts", *window),
+        ("settlement_statements", *window),
+    ]
+
+
+def test_a_start_that_is_repeated_by_another_run_is_a_duplicate_of_statements_too(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    settle(engine, JANUARY)
+    for _ in range(2):
+        backfill(settlement_statements, url, instance)
+    backfill(settlement_statements, url, instance, "2026-04", "2026-05")
+    assert rows(engine, "SELECT partition, outcome FROM job_firing ORDER BY id") == [
+        ("2026-01 to 2026-03", "ACCEPTED"),
+        ("2026-01 to 2026-03", "DUPLICATE"),
+        ("2026-04 to 2026-05", "ACCEPTED"),
+    ]
+
+
+def looping(work: Callable[[Month], Mapping[str, Any]]) -> dg.AssetsDefinition:
+    """An asset of its own that does `work` for each of its months."""
+
+    @dg.asset(partitions_def=months)
+    def looped(
+        context: dg.AssetExecutionContext, database: DatabaseResource
+    ) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
+        with database.engine("looped") as engine:
+            yield from each_month(context, engine, work, own_faults=(LookupError,))
+
+    return looped
+
+
+def failing(how: Exception, done: list[str]) -> Callable[[Month], Mapping[str, Any]]:
+    def work(month: Month) -> Mapping[str, Any]:
+        if month == FEBRUARY:
+            raise how
+        done.append(str(month))
+        return {"month": str(month)}
+
+    return work
+
+
+def test_a_fault_of_one_month_alone_stops_no_other_month(url: URL, instance: dg.DagsterInstance) -> None:
+    done: list[str] = []
+    result = backfill(looping(failing(LookupError("February lacks a page."), done)), url, instance)
+    assert failure_of(result) == "February lacks a page."
+    assert done == shown(result) == ["2026-01", "2026-03"]
+
+
+@pytest.mark.parametrize("how", [InputError("February is refused."), OSError("the disk is full")])
+def test_whatever_ends_a_run_the_months_before_are_seen_to_be_done(
+    url: URL, instance: dg.DagsterInstance, how: Exception
+) -> None:
+    done: list[str] = []
+    result = backfill(looping(failing(how, done)), url, instance)
+    assert not result.success
+    assert done == shown(result) == ["2026-01"]
+
+
+@pytest.mark.parametrize(
+    ("tags", "who"),
+    [
+        ({"user": "ana", "dagster/backfill": "abc"}, "user ana"),
+        ({"dagster/schedule_name": "payouts_schedule"}, "schedule payouts_schedule"),
+        ({"dagster/backfill": "abc"}, "backfill abc"),
+        ({}, "run by hand"),
+    ],
+)
+def test_who_started_a_run_is_told_by_its_tags(tags: dict[str, str], who: str) -> None:
+    assert launched_by(tags) == who

@@ -1,0 +1,1 @@
+"""`make test-fresh`: the README's two commands on machines where nothing is prepared."""

@@ -1,0 +1,168 @@
+"""What `make test-fresh` does: the matrix with each Python that is found here, then a bare Debian in a container.
+
+It needs root, debootstrap and podman for the container. RUNTIME names podman's runtime where its own does not do, and
+PYTHONS the versions of the matrix; ARGS goes to the container's `make test`. The bare Debian is kept as podman's image
+`localhost/ticketflow-fresh`; `podman rmi` removes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.fresh.commands import say, unpack
+from tests.ports import free_port
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = ("3.11", "3.12", "3.13")
+IMAGE = "localhost/ticketflow-fresh"
+NOTHING_BUT = "python3,python3-venv,make"
+MATRIX = ("tests/test_fresh_machine.py", "tests/test_embedded.py")
+COMMANDS = Path(__file__).with_name("commands.py")
+# How this machine reaches its package index is handed on, whatever it is.
+NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
+# What a removed project leaves below /var/lib/ticketflow.
+REMOVE = """
+from pathlib import Path
+from ticketflow_orch.embedded import EmbeddedServer
+EmbeddedServer(Path(".ticketflow")).remove()
+"""
+
+
+def main() -> int:
+    """Returns 0 when all that can be had here was as it must be, and all of it can."""
+    with tempfile.TemporaryDirectory(prefix="ticketflow-fresh-") as scratch:
+        archive = Path(scratch) / "project.tar"
+        _pack(archive)
+        green = [_matrix(version, archive) for version in os.environ.get("PYTHONS", " ".join(PYTHONS)).split()]
+        green.append(_container(archive))
+    return 0 if all(green) else 1
+
+
+def _pack(archive: Path) -> None:
+    """What is in the project as it stands, without what was installed or made here."""
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True).stdout.split(b"\0")
+    with tarfile.open(archive, "w") as files:
+        for name in filter(None, map(os.fsdecode, names)):
+            if (ROOT / name).exists():
+                files.add(ROOT / name, name)
+    archive.chmod(0o644)
+
+
+def _matrix(version: str, archive: Path) -> bool:
+    """Install the project for one Python in a folder that is private and has a space; demo and matrix there."""
+    python = _python(version)
+    if python is None:
+        say(f"Python {version}: not found here, nothing asked of it")
+        return True
+    say(f"Python {version}: {python}")
+    with tempfile.TemporaryDirectory(prefix="ticketflow-fresh-") as scratch:
+        project = Path(scratch) / "mi carpeta añeja" / "ticketflow"
+        unpack(archive, project)
+        try:
+            return all(
+                _succeeds(command, project)
+                for command in (
+                    ["make", "--silent", "install", f"PYTHON={python}"],
+                    [sys.executable, COMMANDS, "demo", project],
+                    [project / ".venv/bin/python", "-m", "pytest", "-q", "-rs", *MATRIX],
+                )
+            )
+        finally:
+            subprocess.run([project / ".venv/bin/python", "-c", REMOVE], cwd=project, check=False)
+
+
+def _succeeds(command: Sequence[str | Path], folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    return subprocess.run(command, cwd=folder, env=environment, check=False).returncode == 0
+
+
+def _python(version: str) -> str | None:
+    """A Python of this version: on the path, or one of pyenv's."""
+    found = shutil.which(f"python{version}")
+    # One of pyenv's is on the path also where pyenv says no to it.
+    if found is not None and subprocess.run([found, "-c", ""], check=False, capture_output=True).returncode == 0:
+        return found
+    versions = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    installed = sorted(versions.glob(f"{version}.*/bin/python{version}"))
+    return str(installed[-1]) if installed else None
+
+
+def _container(archive: Path) -> bool:
+    """The README's commands and the whole suite in a bare Debian, with podman's default capabilities and no init."""
+    missing = [program for program in ("debootstrap", "podman") if shutil.which(program) is None]
+    if os.geteuid() != 0 or missing:
+        say(f"Container: not run; it needs root and {', '.join(missing or ['debootstrap', 'podman'])}")
+        return False
+    image = _image()
+    if image is None:
+        return False
+    runtime = os.environ.get("RUNTIME")
+    variables, folders = _pip()
+    command = [
+        "podman", *(["--runtime", runtime] if runtime else []), "run", "--rm", "--network=host",
+        f"--volume={archive}:/fresh/project.tar:ro", f"--volume={COMMANDS}:/fresh/commands.py:ro",
+        *(f"--volume={folder}:{folder}:ro" for folder in folders),
+        *(f"--env={name}={value}" for name, value in variables.items()), f"--env=ARGS={os.environ.get('ARGS', '')}",
+        image, "python3", "/fresh/commands.py", "container", "/fresh/project.tar", str(free_port()),
+    ]  # fmt: skip
+    say(f"Container: {image}")
+    return _succeeds(command, ROOT)
+
+
+def _image() -> str | None:
+    """A Debian with next to nothing in it, made where it is missing."""
+    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "stable")
+    image = f"{IMAGE}:{release}"
+    if subprocess.run(["podman", "image", "exists", image], check=False).returncode == 0:
+        return image
+    say(f"Container: making {image} with debootstrap")
+    with tempfile.TemporaryDirectory(prefix="ticketflow-fresh-") as scratch:
+        base = Path(scratch) / "debian"
+        command = [
+            "debootstrap",
+            "--variant=minbase",
+            f"--include={NOTHING_BUT}",
+            release,
+            str(base),
+            *_mirror(release),
+        ]
+        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            say(f"Container: not run; debootstrap says {done.stdout.strip().splitlines()[-1]}")
+            return None
+        with subprocess.Popen(["tar", "-C", base, "-c", "."], stdout=subprocess.PIPE) as packing:
+            subprocess.run(["podman", "import", "-", image], stdin=packing.stdout, check=True, capture_output=True)
+    return image
+
+
+def _mirror(release: str) -> list[str]:
+    """Where this machine has its own Debian from; debootstrap knows another."""
+    listed = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
+    known = subprocess.run(listed, check=False, capture_output=True, text=True).stdout.splitlines()
+    return [line.split()[1] for line in known if line.split()[0] == release][:1]
+
+
+def _pip() -> tuple[dict[str, str], list[str]]:
+    """pip's configuration here as variables, and the files and folders that they name."""
+    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True)
+    variables = {name: os.environ[name] for name in NETWORK if name in os.environ}
+    for line in listed.stdout.splitlines():
+        name, _, value = line.partition("=")
+        variables[f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}"] = str(ast.literal_eval(value))
+    words = {word for value in variables.values() for word in value.split()}
+    # The pages of an index name files that lie beside it.
+    named = {str(Path(word.removeprefix("file://")).parent) if word.startswith("file://") else word for word in words}
+    return variables, sorted(path for path in named if path.startswith("/") and path != "/" and Path(path).exists())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,56 @@
+"""The audit by the clock: once a day, all checks about money, though nothing else runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+from sqlalchemy import Engine
+from sqlalchemy.engine import URL
+
+from resources import ClockResource, DatabaseResource
+from schedules import audit_job, audit_schedule
+from tests.assets.test_monthly_settlement import checks_of
+from tests.books import MARCH, settle_and_close
+from tests.rows import add_movement, add_organization, instant
+from tests.test_settlement import tamper
+from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.firings import SCHEDULED_FOR
+
+
+def resources(url: URL) -> dict[str, Any]:
+    return {
+        "database": DatabaseResource(url=url.render_as_string(hide_password=False)),
+        "clock": ClockResource(fixed_at="2026-06-15T12:00:00Z"),
+    }
+
+
+def test_a_fault_in_a_closed_month_is_seen_though_nothing_else_runs(engine: Engine, url: URL) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
+    settle_and_close(engine, MARCH)
+    tamper(engine, "UPDATE ledger_entry SET captures = captures + 1, net = net + 1")
+    job = build_definitions(resources(url)).resolve_job_def(audit_job.name)
+    with dg.instance_for_test() as instance:
+        result = job.execute_in_process(instance=instance)
+    judged = checks_of(result)
+    assert {name for name, (passed, _) in judged.items() if not passed} == {
+        "ledger_reconciles", "closed_months_unchanged", "all_fits_together",
+    }  # fmt: skip
+    assert {"complete", "honest", "guarded", "paid_what_is_payable", "statements_add_up"} < set(judged)
+    assert not result.get_asset_materialization_events()
+
+
+def test_every_tick_requests_a_run_unless_one_is_at_work(url: URL) -> None:
+    tick = instant("2026-06-15T05:30")
+    repository = build_definitions(resources(url)).get_repository_def()
+    with dg.instance_for_test() as instance:
+        context = dg.build_schedule_context(instance, scheduled_execution_time=tick, repository_def=repository)
+        request = audit_schedule(context)
+        assert isinstance(request, dg.RunRequest)
+        assert request.tags[SCHEDULED_FOR] == tick.isoformat(timespec="seconds")
+        instance.create_run_for_job(
+            repository.get_job(audit_job.name), status=dg.DagsterRunStatus.STARTED, tags=request.tags
+        )
+        skipped = audit_schedule(context)
+        assert isinstance(skipped, dg.SkipReason)
+        assert "is still started" in str(skipped.skip_message)

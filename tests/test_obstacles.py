@@ -1,0 +1,80 @@
+"""What is read of what stands in the way: who is parked, what is held, which months wait."""
+
+from __future__ import annotations
+
+from sqlalchemy import Engine
+
+from tests.books import FIRST, JANUARY, settle_and_close
+from tests.payable import owing, request, rows
+from tests.rows import add_movement, add_organization
+from tests.test_settlement import NOW
+from ticketflow_orch.database import transaction
+from ticketflow_orch.months import Month
+from ticketflow_orch.obstacles import read_obstacles
+from ticketflow_orch.parking import park, unpark
+from ticketflow_orch.payouts.decisions import Selection, hold, release
+
+
+def said(engine: Engine, payouts_from: Month | None = None) -> list[str]:
+    with engine.connect() as connection:
+        return [f"{one.what}; {one.out}" for one in read_obstacles(connection, FIRST, payouts_from)]
+
+
+def test_nothing_stands_in_the_way_of_a_fresh_database(engine: Engine) -> None:
+    assert said(engine) == []
+
+
+def test_who_is_parked_by_hand_is_named_with_the_reason_until_somebody_ends_it(engine: Engine) -> None:
+    add_organization(engine, external_ref="hall")
+    park(engine, "hall", "bank account disputed", "ana", FIRST)
+    assert said(engine) == [
+        "organization hall is parked by hand from 2025-01 on: bank account disputed; `ticketflow unpark hall` ends that"
+    ]
+    unpark(engine, "hall", "ana")
+    assert said(engine) == []
+
+
+def test_of_many_parked_the_first_are_named_and_the_others_counted(engine: Engine) -> None:
+    for number in range(22):
+        name = f"hall-{number:02}"
+        add_organization(engine, external_ref=name)
+        park(engine, name, "disputed", "ana", FIRST)
+    lines = said(engine)
+    assert len(lines) == 21
+    assert lines[0].startswith("organization hall-00 is parked")
+    assert lines[-1] == "2 more organizations parked; `ticketflow status` lists them"
+
+
+def test_an_organization_that_fails_in_several_months_is_named_once(engine: Engine) -> None:
+    bad = add_organization(engine, external_ref="bad")
+    for month in (1, 2, 3):
+        for _ in range(3):
+            add_movement(engine, bad, 2**62, f"2026-{month:02}-10T10:00")
+    settle_and_close(engine, JANUARY, Month(2026, 2), Month(2026, 3))
+    [line] = [line for line in said(engine) if "bad" in line]
+    assert line.startswith("organization bad is parked in 2026-01 and 2 other months: bigint out of range; void what")
+
+
+def test_held_payouts_are_counted_by_month_until_they_are_released(engine: Engine) -> None:
+    owing(engine)
+    request(engine)
+    [(reference,)] = rows(engine, "SELECT public_id FROM payout")
+    with transaction(engine) as connection:
+        hold(connection, str(reference), "asked to", "ana")
+    [line] = [line for line in said(engine) if "payouts" in line]
+    assert line.startswith(
+        "payouts: 1 of 2026-03 held; `ticketflow payouts list --month 2026-03 --state held` says why"
+    )
+    release(engine, Selection(reference=str(reference)), "ana", NOW)
+    assert not any("held" in line for line in said(engine))
+
+
+def test_a_closed_month_waits_for_its_payouts_where_it_pays(engine: Engine) -> None:
+    add_movement(engine, add_organization(engine), 100_000, "2026-01-10T10:00")
+    settle_and_close(engine, JANUARY)
+    assert said(engine) == said(engine, Month(2026, 2)) == []
+    assert said(engine, JANUARY) == [
+        "2026-01 is closed and not paid; see the last run of payouts, or materialize it for 2026-01"
+    ]
+    request(engine, JANUARY)
+    assert said(engine, JANUARY) == []

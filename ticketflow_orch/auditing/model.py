@@ -1,0 +1,116 @@
+"""What an invariant is, and what it is asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import StrEnum
+from itertools import groupby
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.request import first_paid_month
+from ticketflow_orch.settings import Settings
+
+
+class Scope(StrEnum):
+    """How an invariant is asked: once for each month, once for the whole database, or only to be listed.
+
+    What is `LISTED` breaks nothing.
+    """
+
+    MONTH = "each month"
+    DATABASE = "whole database"
+    LISTED = "listed"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the invariants are asked about: all months unless one is named, everybody unless `members` says whom.
+
+    `first_month`: the first that is settled. `payouts_from`: the first that is paid; None: nobody is paid. `kept`: for
+    how long the retention keeps records of what is over.
+    """
+
+    first_month: Month
+    payouts_from: Month | None
+    kept: timedelta
+    month: Month | None = None
+    members: Members = EVERYBODY
+
+    @classmethod
+    def configured(cls, settings: Settings, month: Month | None = None) -> Asked:
+        """What `settings` make of it: all organizations, and all months or the one that is named."""
+        return cls(
+            first_month=Month.parse(settings.first_month),
+            payouts_from=first_paid_month(settings),
+            kept=max(settings.records_kept, settings.runs_kept),
+            month=month,
+        )
+
+    def narrowed_to(self, members: Members) -> Asked:
+        """The same, about `members` alone."""
+        return replace(self, members=members)
+
+    def among(self, months: Iterable[Month]) -> list[Month]:
+        """Those of `months` that are asked about."""
+        return [month for month in months if self.month in {None, month}]
+
+    def parameters(self) -> dict[str, Any]:
+        """As bound parameters, for `findings`."""
+        return self.members.parameters() | {
+            "only": None if self.month is None else self.month.first_day,
+            "kept": self.kept,
+            "payouts_from": None if self.payouts_from is None else self.payouts_from.first_day,
+        }
+
+
+Question = Callable[[Connection, Asked], Iterator[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Invariant:
+    """`holds`: what must hold, in a sentence; `fix`: what to do where it does not.
+
+    `question` yields what it finds, month by month where the scope says so; only findings with a count are breaches.
+    """
+
+    name: str
+    holds: str
+    fix: str
+    scope: Scope
+    question: Question
+
+
+def findings(connection: Connection, bad: str, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """Ask the query `bad`: month (may be empty), whose, currency and what is wrong. Yields the months with breaches."""
+    statement = text(f"""
+        WITH bad (month, whose, currency, what) AS ({bad})
+        SELECT month, whose, currency, what, breaches FROM (
+            SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,
+                row_number() OVER (PARTITION BY month ORDER BY whose, currency, what) AS place
+            FROM bad
+            WHERE CAST(:only AS date) IS NULL OR month IS NULL OR month = CAST(:only AS date)
+        ) AS numbered
+        WHERE place <= CAST(:examples AS bigint)
+        ORDER BY month NULLS FIRST, place
+    """)
+    rows = connection.execute(statement, {"examples": EXAMPLES, **parameters}).all()
+    for day, group in groupby(rows, key=lambda row: row.month):
+        of_month = list(group)
+        yield Finding(
+            None if day is None else Month.of_day(day),
+            of_month[0].breaches,
+            tuple(Breach(row.whose, row.currency or "", row.what) for row in of_month),
+        )
+
+
+def sentences(faults: Iterable[str]) -> Iterator[Finding]:
+    """What a question about the database itself says in words, as a finding."""
+    breaches = tuple(Breach("", "", fault) for fault in faults)
+    if breaches:
+        yield Finding(None, len(breaches), breaches)

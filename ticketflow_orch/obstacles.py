@@ -1,0 +1,200 @@
+"""What stands in the way of months: since when, and what removes it.
+
+Each question is one query that an index bounds. How long something may last before anybody need know stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.counts import counted
+from ticketflow_orch.months import Month, known_zones
+
+_DAY = timedelta(days=1)
+# What follows a settlement is due every day; a weekend may pass.
+_LONGEST_STANDSTILL = timedelta(days=3)
+_AT_ONCE = timedelta(0)
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something that schedules do not get past: `what` it is, `since` when by the database's clock, the way `out`.
+
+    `patience`: for how long it may last before it is a problem.
+    """
+
+    what: str
+    since: datetime
+    out: str
+    patience: timedelta = _AT_ONCE
+
+
+def read_obstacles(connection: Connection, first_month: Month, payouts_from: Month | None) -> tuple[Obstacle, ...]:
+    """All that stands in the way at this moment, however short it has."""
+    return (
+        *_running(connection),
+        *_given_up(connection),
+        *_parked(connection),
+        *_parked_by_hand(connection),
+        *_held(connection),
+        *_standing_still(connection, payouts_from),
+        *_before_first(connection, first_month),
+    )
+
+
+def _running(connection: Connection) -> Iterator[Obstacle]:
+    for row in connection.execute(_RUNNING):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"{month}: its pass {row.number} is running", row.started_at,
+            f"let the run that works on it end, or bring it to its end by `ticketflow settle {month}`", _DAY,
+        )  # fmt: skip
+
+
+def _given_up(connection: Connection) -> Iterator[Obstacle]:
+    for row in connection.execute(_GIVEN_UP):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"{month}: its pass {row.number} was given up: {row.why}", row.finished_at,
+            f"correct the data, then `ticketflow settle {month}`",
+        )  # fmt: skip
+
+
+def _parked(connection: Connection) -> Iterator[Obstacle]:
+    rows = connection.execute(_PARKED, {"most": _NAMED}).all()
+    for row in rows:
+        first = Month.of_day(row.month)
+        months = f"{first}" if row.months == 1 else f"{first} and {counted(row.months - 1, 'other month')}"
+        out = "the next settlement takes it in"
+        yield Obstacle(f"{_organization(row)} is parked in {months}: {row.why}", row.since, _way_out(row, out), _DAY)
+    yield from _more(rows)
+
+
+def _way_out(row: Row[Any], then: str) -> str:
+    if row.timezone not in known_zones():
+        return f"correct its time zone, or upgrade tzdata; {then}"
+    return f"void what is wrong among its movements; {then}"
+
+
+def _parked_by_hand(connection: Connection) -> Iterator[Obstacle]:
+    rows = connection.execute(_BY_HAND, {"most": _NAMED}).all()
+    for row in rows:
+        yield Obstacle(
+            f"{_organization(row)} is parked by hand from {Month.of_day(row.month)} on: {row.why}", row.since,
+            f"`ticketflow unpark {row.external_ref}` ends that", _DAY,
+        )  # fmt: skip
+    yield from _more(rows)
+
+
+def _organization(row: Row[Any]) -> str:
+    return f"organization {row.external_ref}"
+
+
+def _more(rows: Sequence[Row[Any]]) -> Iterator[Obstacle]:
+    left = rows[0].total - len(rows) if rows else 0
+    if left:
+        yield Obstacle(
+            f"{counted(left, 'more organization')} parked", rows[-1].since, "`ticketflow status` lists them", _DAY
+        )
+
+
+def _held(connection: Connection) -> Iterator[Obstacle]:
+    for row in connection.execute(_HELD):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"payouts: {row.payouts:,} of {month} held", row.since,
+            f"`ticketflow payouts list --month {month} --state held` says why; `ticketflow payouts release --month "
+            f"{month}` sends what is held for review, `ticketflow payouts release REF` any other", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _standing_still(connection: Connection, payouts_from: Month | None) -> Iterator[Obstacle]:
+    """The first month that is settled and not closed, and those that are closed and not paid."""
+    turn = connection.execute(_NOT_CLOSED).one_or_none()
+    if turn is not None:
+        month = Month.of_day(turn.month)
+        yield Obstacle(
+            f"{month} is {turn.state} and not closed", turn.settled_at,
+            f"`ticketflow close {month}` closes it, or says why not", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+    for row in connection.execute(_NOT_PAID, {"from": None if payouts_from is None else payouts_from.first_day}):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"{month} is closed and not paid", row.closed_at,
+            f"see the last run of payouts, or materialize it for {month}", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstacle]:
+    """Movements that lie before the first month wherever their organization lives: nobody settles those."""
+    earliest = first_month.window("Pacific/Kiritimati").starts_at
+    row = connection.execute(_BEFORE_FIRST, {"first": earliest}).one()
+    if row.oldest is not None:
+        yield Obstacle(
+            f"movements: some lie before {first_month}, the first month, such as {row.external_ref} at "
+            f"{row.oldest.isoformat(timespec='seconds')}", row.recorded_at,
+            "void them and enter them in a month that is settled here, or set TICKETFLOW_FIRST_MONTH earlier",
+        )  # fmt: skip
+
+
+_RUNNING = text("""
+    SELECT month, pass AS number, started_at FROM settlement_pass WHERE state = 'RUNNING' ORDER BY month
+""")
+
+# The last pass of a month that is not closed; one that let go of an undone import has no reason, and another follows.
+_GIVEN_UP = text("""
+    SELECT period.month, last.number, last.finished_at, last.why
+    FROM settlement_period AS period CROSS JOIN LATERAL (
+        SELECT pass AS number, state, finished_at, given_up_because AS why FROM settlement_pass
+        WHERE month = period.month ORDER BY pass DESC LIMIT 1
+    ) AS last
+    WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.why IS NOT NULL
+    ORDER BY period.month
+""")
+
+_PARKED = text("""
+    SELECT external_ref, timezone, parked.*, count(*) OVER () AS total
+    FROM (
+        SELECT organization_id, min(month) AS month, count(*) AS months, min(since) AS since,
+            (array_agg(error ORDER BY month))[1] AS why
+        FROM parked_organization WHERE resolved_at IS NULL AND error IS NOT NULL
+        GROUP BY organization_id
+    ) AS parked JOIN organization ON organization.id = organization_id
+    ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
+""")
+
+_BY_HAND = text("""
+    SELECT external_ref, month, reason AS why, since, count(*) OVER () AS total
+    FROM parked_organization JOIN organization ON organization.id = organization_id
+    WHERE resolved_at IS NULL AND reason IS NOT NULL
+    ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
+""")
+
+_HELD = text("""
+    SELECT month, count(*) AS payouts, min(created_at) AS since FROM payout WHERE state = 'HELD'
+    GROUP BY month ORDER BY month
+""")
+
+_NOT_CLOSED = text("""
+    SELECT month, state, settled_at FROM settlement_period
+    WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month LIMIT 1
+""")
+
+_NOT_PAID = text("""
+    SELECT month, closed_at FROM settlement_period AS period
+    WHERE state = 'CLOSED' AND month >= CAST(:from AS date) AND paid_at IS NULL AND NOT EXISTS (
+        SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
+    ORDER BY month
+""")
+
+_BEFORE_FIRST = text("""
+    SELECT min(occurred_at) AS oldest, (array_agg(external_ref ORDER BY occurred_at))[1] AS external_ref,
+        (array_agg(recorded_at ORDER BY occurred_at))[1] AS recorded_at
+    FROM money_movement WHERE occurred_at < CAST(:first AS timestamptz)
+""")
