@@ -57,7 +57,7 @@ class OldBooks:
         movement = Movement(number, organization, "CAPTURE", currency, amount, 1250, 2000, occurred_at)
         self._recorded[number] = movement, recorded_at
         self._insert(
-            "money_movement", id=number, external_ref=f"movement-{number}", organization_id=organization,
+            "money_movement", id=number, external_ref=f"old-{number}", organization_id=organization,
             kind="CAPTURE", currency=currency, amount=amount, commission_rate_bps=1250, commission_tax_bps=2000,
             occurred_at=occurred_at, recorded_at=recorded_at,
         )  # fmt: skip
@@ -120,6 +120,15 @@ class OldBooks:
             "INSERT INTO payout (organization_id, currency, month, amount, state, answered_at)"
             " SELECT organization_id, currency, month, payable, 'CONFIRMED', :at FROM organization_balance"
             " WHERE month = :month AND payable > 0",
+            month=month.first_day, at=self._closed[month],
+        )  # fmt: skip
+        self._run(
+            "INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at,"
+            " state, available_at, ended_at)"
+            " SELECT 'payout', CAST(public_id AS text), 'PayoutRequested', jsonb_build_object("
+            " 'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),"
+            " 'currency', payout.currency, 'amount', amount), 'PayoutRequested:' || public_id, :at, 'DELIVERED', NULL, :at"
+            " FROM payout JOIN organization ON organization.id = organization_id WHERE month = :month",
             month=month.first_day, at=self._closed[month],
         )  # fmt: skip
 

@@ -91,12 +91,12 @@ WHERE before.month = settlement_pass.month - interval '1 month' AND before.close
 # Of the last pass in the order of numbers, which no clock can be wrong about. A month that is not closed has read
 # nothing: its next pass looks at everybody, as every pass of old did.
 _READ_TO = """
-UPDATE settlement_period SET read_to = (
+UPDATE settlement_period SET read_to = CASE WHEN state = 'SETTLED' THEN 0 ELSE coalesce((
     SELECT unread_from FROM settlement_pass AS done
     WHERE done.state = 'DONE' AND (done.month = settlement_period.month
         OR (settlement_period.state = 'CLOSED' AND done.closed_through >= settlement_period.month))
-    ORDER BY done.month DESC, done.pass DESC LIMIT 1)
-WHERE state IN ('CLOSING', 'CLOSED')
+    ORDER BY done.month DESC, done.pass DESC LIMIT 1), 0) END
+WHERE state <> 'OPEN'
 """
 
 # Who was parked when a month was closed has no balance of it. Where clocks do not say so, that there is none for what
