@@ -127,7 +127,8 @@ class OldBooks:
             " state, available_at, ended_at)"
             " SELECT 'payout', CAST(public_id AS text), 'PayoutRequested', jsonb_build_object("
             " 'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),"
-            " 'currency', payout.currency, 'amount', amount), 'PayoutRequested:' || public_id, :at, 'DELIVERED', NULL, :at"
+            " 'currency', payout.currency, 'amount', amount), 'PayoutRequested:' || public_id, :at, 'DELIVERED',"
+            " NULL, :at"
             " FROM payout JOIN organization ON organization.id = organization_id WHERE month = :month",
             month=month.first_day, at=self._closed[month],
         )  # fmt: skip
