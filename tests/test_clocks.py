@@ -334,7 +334,7 @@ def test_a_clock_that_steps_loses_nothing_and_doubles_nothing(
         if taken and not stays:
             wrong.right()
     assert taken
-    # Whoever is wrong by less than a minute is refused nothing.
+    # Who is wrong by less than a minute is refused nothing.
     is_wrong = abs(STEPS[by]) > 60
     assert len(refusals) in ({1} if is_wrong and MOMENTS[moment] == "SETTLE" else {0, is_wrong})
     assert all(map(REFUSED.match, refusals))

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, TextClause, text
 
 from ticketflow_orch.months import Month, Window, months_between
 
-# What an id may be: whoever enters an organization may name its id, so none is too small.
+# What an id may be: the application may name an organization's id, so none is too small.
 SMALLEST_ID, LARGEST_ID = -(2**63), 2**63 - 1
 
 AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
