@@ -1,4 +1,4 @@
-"""Our own Postgres wherever a project may lie and as whatever account it runs; `make test-fresh` asks for every Python found."""
+"""Our own Postgres in any folder and under any account; `make test-fresh` asks for every Python found."""
 
 from __future__ import annotations
 

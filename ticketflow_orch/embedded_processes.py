@@ -18,7 +18,8 @@ from typing import IO
 
 import psutil
 
-# The shell leaves at once, so that nobody takes the server for a child of the process that started it; it says its id first.
+# The shell leaves at once, so that nobody takes the server for a child of the process that started it; it says its id
+# first.
 _DETACH = 'log=$1; shift; exec "$@" >>"$log" 2>&1 & echo $!'
 
 

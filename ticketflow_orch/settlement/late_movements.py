@@ -124,8 +124,8 @@ def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
 
 def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int, full: bool) -> set[Month]:
     """The months before the first closed one that movements came late for, or in which somebody is still parked."""
-    # An organization in a zone that nobody knows lives between these: what may be older than the books is looked at, and
-    # they are parked there, or it would count as read when their zone is known.
+    # An organization in a zone that nobody knows lives between these: what may be older than the books is looked at,
+    # and they are parked there, or it would count as read when their zone is known.
     timezones = [*timezones, *_OUTERMOST]
     windows: list[Window] = [first.window(name) for name in timezones]
     row = connection.execute(
