@@ -44,6 +44,7 @@ from ticketflow_orch.migrations import ledger_key, recording_order
 from ticketflow_orch.migrations.online import with_short_lock
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.due import due_months, late_months
+from ticketflow_orch.statements.content import must_add_up
 from ticketflow_orch.statements.reading import read_statements
 
 NOW = instant("2026-06-15T12:00")
@@ -133,6 +134,8 @@ def assert_statements_add_up(engine: Engine) -> None:
         for month in closed_months(connection):
             statements = read_statements(connection, month, list(ORGANIZATIONS))
             assert len(statements) >= len(ORGANIZATIONS) - (len(PARKED) if month == JANUARY else 0)
+            for statement in statements:
+                must_add_up(statement)
 
 
 @pytest.mark.every_server
@@ -201,6 +204,15 @@ def test_a_pass_that_was_running_is_given_up_and_the_next_one_ends_its_month(old
     assert (result.settlement is not None and result.settlement.number, result.joined) == (2, False)
     assert (result.rows_new, result.rows_adjusted, result.rows_existing) == (4, 1, 3)
     assert state_of(old, APRIL) == "SETTLED"
+
+
+def test_what_a_clock_that_went_back_hid_from_a_closed_month_is_adjusted(old: Engine, old_url: URL) -> None:
+    """Nothing else that was recorded at that time gives it away."""
+    execute(old, "SET LOCAL session_replication_role = replica; DELETE FROM money_movement WHERE id IN (47, 48)")
+    migrate(old_url)
+    come_to_an_end(old)
+    assert rows(old, "SELECT month, captures FROM ledger_entry WHERE captures = 1051") == [(MARCH.first_day, 1_051)]
+    assert_every_unit_is_settled_once(old)
 
 
 def test_what_a_clock_that_went_back_hid_from_a_settled_month_is_settled(old: Engine, old_url: URL) -> None:
