@@ -48,7 +48,9 @@ from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.settlement.passes import require_over
 from ticketflow_orch.statements import StatementOptions, state_month
+from ticketflow_orch.statements.content import must_add_up
 from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.reading import read_statements
 
 pytestmark = pytest.mark.skipif(FAKETIME is None, reason="no libfaketime here: apt-get install faketime")
 
@@ -232,7 +234,9 @@ class Chain:
         settle_and_close(self.engine, MARCH)
         for month in (JANUARY, FEBRUARY, MARCH):
             request(self.engine, month)
-            self._state(month)
+            with self.engine.connect() as connection:
+                for statement in read_statements(connection, month, [self.first, self.second, self.hall]):
+                    must_add_up(statement)
 
     def _record_between(self) -> None:
         self.record("2026-01-12T10:00", self.second, 1_009)
