@@ -21,7 +21,7 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import Publish
 from ticketflow_orch.settlement.drain import Drain
-from ticketflow_orch.settlement.late_movements import next_movement_id, takes_postings
+from ticketflow_orch.settlement.late_movements import next_movement_id, require_order, takes_postings
 from ticketflow_orch.settlement.passes import (
     Drained,
     IncompleteSettlementError,
@@ -119,8 +119,8 @@ def settle_month(
     second from the calling thread; `stop`, once set, ends the run after the chunks in hand.
 
     Raises:
-        InputError: the month is before `first_month` or not over in every zone in use, or this host's clock and the
-            database's disagree; nothing was written.
+        InputError: the month is before `first_month` or not over in every zone in use, this host's clock and the
+            database's disagree, or the order of recording is lost; nothing was written.
         IncompleteSettlementError: the month is not settled; says why, and running it again goes on from here.
     """
     options = options or SettlementOptions()
@@ -131,6 +131,7 @@ def settle_month(
         require_over(connection, month, now)
         if not takes_postings(connection, month):
             return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
+        require_order(connection)
         boundary = next_movement_id(connection)
     run = _Run(engine, run_id, settled_by, now, options, publish, progress, stop or threading.Event())
     passes: dict[int, tuple[Pass, bool]] = {}

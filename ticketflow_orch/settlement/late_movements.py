@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.settlement.windows import Windows
 
@@ -19,6 +20,21 @@ from ticketflow_orch.settlement.windows import Windows
 def next_movement_id(connection: Connection) -> int:
     """A value that lies after every movement recorded by now and before all that will be, drawn from their sequence."""
     return int(connection.execute(text("SELECT nextval('money_movement_id_seq')")).scalar_one())
+
+
+def require_order(connection: Connection) -> None:
+    """Refuse to settle by a sequence that was set back, by hand or by a restore: its values divide nothing.
+
+    Raises:
+        InputError: movements, or what was read of them, go beyond what it gives next.
+    """
+    row = connection.execute(_REACHED).one()
+    if row.largest_id >= row.next_id or row.largest_cutoff > row.next_id:
+        raise InputError(
+            f"The sequence money_movement_id_seq gives {row.next_id}, while movements go up to {row.largest_id} and "
+            f"were read to {row.largest_cutoff}: what is settled now would lack some. Set it to the larger of both by "
+            "setval, then settle again."
+        )
 
 
 def last_closed(connection: Connection) -> Month | None:
@@ -141,6 +157,14 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     months |= {Month.of_day(row.parked)} if row.parked is not None else set()
     return set(months_between(min(months), first.previous())) if months else set()
 
+
+# What is compared was committed before the sequence is looked at.
+_REACHED = text("""
+    SELECT coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
+        greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
+            AS largest_cutoff,
+        1 + coalesce(pg_sequence_last_value(CAST('money_movement_id_seq' AS regclass)), 0) AS next_id
+""")
 
 # The last zone on earth that begins a month, and the first.
 _OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
