@@ -121,7 +121,7 @@ def _summary(result: SettlementResult) -> str:
             "first open month."
         )
     if result.changed_nothing and not result.parked:
-        return f"**Nothing came late** for {result.month}, and nothing was posted."
+        return f"**Nothing came late.** Nothing was posted in {result.month}."
     parts = [f"{counted(result.rows_new, 'row')} settled"] if result.rows_new else []
     if result.rows_adjusted:
         parts.append(f"{result.rows_adjusted:,} adjusted")

@@ -17,6 +17,8 @@ GRANT SELECT ON ALL TABLES IN SCHEMA public TO ticketflow_run;
 GRANT INSERT ON ledger_entry, settlement_window, outbox_event TO ticketflow_run;
 GRANT INSERT, UPDATE ON settlement_period, settlement_pass, settlement_chunk, settlement_total, parked_organization
     TO ticketflow_run;
+-- A pass that is given up lets go of the chunks that nobody has worked on.
+GRANT DELETE ON settlement_chunk TO ticketflow_run;
 
 -- A pass is cut off at the next movement's id, which it draws as a movement would.
 GRANT USAGE ON SEQUENCE money_movement_id_seq TO ticketflow_run;

@@ -28,6 +28,8 @@ from ticketflow_orch.migrate import migrate
 # What the suite keeps on disk must be reachable by the account that runs Postgres when we are root.
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 SERVERS = {"postgres18": None} | ({"postgres15": DEBIAN_15} if DEBIAN_15.is_dir() else {})
+# Sets a server's clock wrong; in the folder of the machine's architecture.
+FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
 TEMPLATE = "template_ticketflow"
 MEMORY = Path("/dev/shm")
 
@@ -43,7 +45,11 @@ hypothesis.settings.load_profile("suite")
 
 
 def pytest_report_header() -> str:
-    absent = {"Postgres 15": "postgres15" not in SERVERS, "Chromium": installed() is None}
+    absent = {
+        "Postgres 15": "postgres15" not in SERVERS,
+        "Chromium": installed() is None,
+        "libfaketime": FAKETIME is None,
+    }
     here = f"servers under test: {', '.join(SERVERS)}; CHAOS_SEED={os.environ['CHAOS_SEED']}"
     return here + "".join(f"; no {name} here" for name in absent if absent[name])
 

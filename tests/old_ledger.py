@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -50,12 +50,13 @@ def rows(engine: Engine, statement: str) -> set[tuple[Any, ...]]:
 
 
 class Load:
-    """A reader and a writer that know no `sequence`, both with little patience, until the block ends."""
+    """A reader and a writer of rows like `row`, both with little patience, until the block ends."""
 
     FIRST = 1_000_000
     PATIENCE = LOCK_TIMEOUT + 2
 
-    def __init__(self, url: URL) -> None:
+    def __init__(self, url: URL, row: Mapping[str, str] = OLD_ROW) -> None:
+        self._row = dict(row)
         limits = SessionLimits(statement_timeout=self.PATIENCE)
         self._engine = connect_engine(url, "old code", limits=limits, connections=2)
         self._stop = threading.Event()
@@ -90,7 +91,9 @@ class Load:
                 self.failures.append(against)
 
     def _write(self) -> None:
-        execute(self._engine, insertion("ledger_entry", OLD_ROW | {"organization_id": str(self.FIRST + self.written)}))
+        execute(
+            self._engine, insertion("ledger_entry", self._row | {"organization_id": str(self.FIRST + self.written)})
+        )
         self.written += 1
 
     def _read(self) -> None:

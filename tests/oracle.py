@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from random import Random
@@ -61,6 +61,17 @@ def amounts(movements: Iterable[Movement], zones: Mapping[int, str]) -> dict[Key
         gross = sums["captures"] + sums["refunds"] + sums["chargebacks"] + sums["fees"]
         sums["net"] = gross - sums["commission"] - sums["commission_tax"]
     return {key: tuple(sums.values()) for key, sums in columns.items()}
+
+
+def expected(engine: Engine) -> dict[Key, tuple[int, ...]]:
+    """What all movements in the database come to, by the keys under which money moved."""
+    with engine.connect() as connection:
+        zones = {row.id: row.timezone for row in connection.execute(text("SELECT id, timezone FROM organization"))}
+        columns = ", ".join(field.name for field in fields(Movement))
+        movements = [
+            Movement(**row._mapping) for row in connection.execute(text(f"SELECT {columns} FROM money_movement"))
+        ]
+    return without_zeros(amounts(movements, zones))
 
 
 def half_up(exact: Fraction) -> int:

@@ -1,4 +1,4 @@
-"""Our own Postgres wherever a project may lie and whoever runs it; `make test-fresh` asks for every Python found."""
+"""Our own Postgres in any folder and under any account; `make test-fresh` asks for every Python found."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def accounts() -> list[object]:
-    """The accounts that the matrix is about: root and somebody else, or whoever runs it."""
+    """The accounts that the matrix is about: root and somebody else, or the one that runs it."""
     if ROOT:
         return ["root", OTHER]
     myself = pwd.getpwuid(os.geteuid()).pw_name

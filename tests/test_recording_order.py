@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.rows import add_organization
+from tests.rows import add_movement, add_organization
 from tests.sessions import two_sessions
 from tests.statements import execute
+from tests.test_settlement import MARCH, ledger, settle
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.settlement.late_movements import next_movement_id
 
 pytestmark = pytest.mark.every_server
@@ -54,3 +56,16 @@ def test_a_writer_that_waits_for_the_table_draws_its_id_afterwards(engine: Engin
         application.commit()
     with engine.connect() as connection:
         assert connection.execute(text("SELECT max(id) FROM money_movement")).scalar_one() > boundary
+
+
+def test_a_sequence_that_was_set_back_settles_nothing_and_says_so(engine: Engine) -> None:
+    organization = add_organization(engine)
+    for _ in range(5):
+        add_movement(engine, organization, 1_000, "2026-03-10T10:00")
+    settle(engine)
+    execute(engine, "SELECT setval('money_movement_id_seq', 1)")
+    with pytest.raises(InputError, match=r"money_movement_id_seq gives 2, while movements go up to 5 and .* to 7"):
+        settle(engine, full=True)
+    assert ledger(engine, "month", "sequence", "captures") == [(MARCH.first_day, 0, 5_000)]
+    execute(engine, "SELECT setval('money_movement_id_seq', 7)")
+    assert settle(engine, full=True).changed_nothing

@@ -39,6 +39,7 @@ from ticketflow_orch.payouts.decisions import Selection, hold, release, return_p
 from ticketflow_orch.reminders import ReminderRules, send_reminders
 from ticketflow_orch.retention import RetentionRules, prune
 from ticketflow_orch.scheduled_work import run_once
+from ticketflow_orch.settlement import IncompleteSettlementError
 from ticketflow_orch.settlement.dry_run import dry_run
 
 ROLES = Path(__file__).resolve().parents[1] / "deploy" / "roles.sql"
@@ -69,6 +70,16 @@ def test_the_role_of_runs_settles_and_audits_a_month(engine: Engine, restricted:
     with restricted.connect() as connection:
         assert audit.dishonest_organizations(connection, MARCH).count == 0
         assert audit.missing_guards(connection) == ()
+
+
+def test_the_role_of_runs_gives_up_a_pass_on_which_too_many_fail(engine: Engine, restricted: Engine) -> None:
+    poisoned = add_organization(engine)
+    for _ in range(3):
+        add_movement(engine, poisoned, 2**62, "2026-03-10T10:00")
+    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
+    with pytest.raises(IncompleteSettlementError, match=r"0 organizations are parked in 2026-03 and .* fails too"):
+        settle(restricted, chunk_size=1, workers=1, parked_limit=0)
+    assert len(settle(restricted, parked_limit=1).parked) == 1
 
 
 @pytest.mark.every_server

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import Engine, text
 
-from tests.rows import add_movement, add_organization, add_void
+from tests.books import FIRST, close
+from tests.payable import rows
+from tests.rows import add_movement, add_organization, add_void, instant
+from tests.statements import execute
 from tests.test_settlement import MARCH, NOW, close_month, settle, tamper
 from tests.test_settlement_closed_months import APRIL, FEBRUARY
+from ticketflow_orch.books.periods import months_to_close
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.due import due_months, months_due_at
+from ticketflow_orch.settlement.due import due_months, late_months, months_due_at
 from ticketflow_orch.settlement.late_movements import last_closed
 
 
@@ -96,3 +101,49 @@ def test_a_full_settlement_recomputes_what_is_older_than_the_books_too(engine: E
     assert settle(engine).rows_adjusted == 0
     assert settle(engine, full=True).rows_adjusted == 1
     assert origins(engine) == [("2026-03", "2025-11", 100)]
+
+
+@pytest.mark.parametrize(
+    ("zone", "at", "origin"),
+    [("Asia/Tokyo", "2025-11-10T10:00", "2025-11"), ("America/New_York", "2026-02-01T03:00", "2026-01")],
+)
+@pytest.mark.parametrize("comes_late", [False, True])
+def test_what_is_older_than_the_books_of_somebody_in_an_unknown_zone_is_settled_when_the_zone_is_known(
+    engine: Engine, *, zone: str, at: str, origin: str, comes_late: bool
+) -> None:
+    seller, stray = add_organization(engine), add_organization(engine, timezone="Mars/Olympus_Mons")
+    add_movement(engine, seller, 100, "2026-02-10T10:00")
+    if not comes_late:
+        add_movement(engine, stray, 7, at)
+    unattended_months(engine, "2026-03-02T05:00")
+    if comes_late:
+        add_movement(engine, stray, 7, at)
+    unattended_months(engine, "2026-04-02T05:00")
+    execute(engine, "UPDATE organization SET timezone = :zone WHERE id = :id", zone=zone, id=stray)
+    unattended_months(engine, "2026-05-02T05:00")
+    found = rows(engine, "SELECT to_char(origin_month, 'YYYY-MM'), captures FROM ledger_entry WHERE captures = 7")
+    assert found == [(origin, 7)]
+
+
+def test_what_is_older_than_the_books_is_not_lost_where_all_zones_are_unknown(engine: Engine) -> None:
+    stray = add_organization(engine, timezone="Mars/Olympus_Mons")
+    add_movement(engine, stray, 5, "2026-02-10T10:00")
+    unattended_months(engine, "2026-03-02T05:00")
+    add_movement(engine, stray, 7, "2025-11-10T10:00")
+    unattended_months(engine, "2026-04-02T05:00")
+    execute(engine, "UPDATE organization SET timezone = 'Asia/Tokyo' WHERE id = :id", id=stray)
+    unattended_months(engine, "2026-05-02T05:00")
+    assert rows(engine, "SELECT sum(captures) FROM ledger_entry") == [(12,)]
+
+
+def unattended_months(engine: Engine, now: str) -> None:
+    """Settle and close what is due, as the schedules would at `now`."""
+    at = instant(now)
+    with engine.connect() as connection:
+        due = sorted({*due_months(connection, at, FIRST), *late_months(connection)})
+    for month in due:
+        settle(engine, month, now=at)
+    with engine.connect() as connection:
+        months = tuple(months_to_close(connection, at, FIRST))
+    for month in months:
+        close(engine, month, now=at)

@@ -138,3 +138,30 @@ def test_a_time_zone_that_is_new_since_a_month_was_closed_takes_part_in_it(engin
     add_movement(engine, add_organization(engine, timezone="Asia/Tokyo"), 100, "2026-02-10T10:00")
     settle(engine)
     assert entries(engine) == [(3, 2, 0, 100)]
+
+
+def test_a_full_pass_that_waited_takes_back_nothing_that_was_read_of_a_closed_month_meanwhile(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100, "2026-02-10T10:00")
+    settle(engine, FEBRUARY)
+    begin_or_join(engine, MARCH, full=True)
+    add_movement(engine, organization, 50, "2026-02-11T10:00")
+    settle(engine, FEBRUARY)
+    close_month(engine, FEBRUARY)
+    assert settle(engine, MARCH).joined
+    assert entries(engine) == [(2, 2, 0, 100), (2, 2, 1, 50)]
+
+
+def test_a_parking_in_a_closed_month_outlives_a_pass_that_sees_less_than_what_it_failed_on(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 100, "2026-02-10T10:00")
+    begin_or_join(engine, MARCH)
+    poisonous = [add_movement(engine, organization, 2**62, "2026-02-11T10:00") for _ in range(3)]
+    assert len(settle(engine, FEBRUARY).parked) == 1
+    close_month(engine, FEBRUARY)
+    assert len(settle(engine, MARCH).parked) == 1
+    assert entries(engine) == []
+    for movement in poisonous:
+        add_void(engine, movement)
+    assert settle(engine, MARCH).parked == ()
+    assert entries(engine) == [(3, 2, 0, 100)]

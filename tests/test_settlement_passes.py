@@ -14,10 +14,10 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.sessions import Session, becomes
 from tests.statements import LEDGER_ROW, begin_month, execute, insertion, post
 from tests.test_settlement import MARCH, close_month, ledger, settle
-from ticketflow_orch import audit
+from ticketflow_orch import audit, months
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement import IncompleteSettlementError
-from ticketflow_orch.settlement.due import due_months
+from ticketflow_orch.settlement import IncompleteSettlementError, passes
+from ticketflow_orch.settlement.due import due_months, late_months
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
 from ticketflow_orch.settlement.posting import Pass
@@ -216,6 +216,16 @@ def test_an_organization_in_an_unknown_time_zone_is_parked_by_name_and_the_other
     assert [row[2] for row in ledger(engine, "organization_id", "currency", "captures")] == [0, 100]
 
 
+def test_a_month_in_which_nobody_s_time_zone_is_known_is_settled_with_nothing(engine: Engine) -> None:
+    stray = add_organization(engine, timezone="Mars/Olympus_Mons")
+    add_movement(engine, stray, 100, "2026-03-10T10:00")
+    for _ in range(2):
+        result = settle(engine)
+        assert (state_of(engine), result.rows, len(result.parked)) == ("SETTLED", 0, 1)
+    execute(engine, "UPDATE organization SET timezone = 'Asia/Tokyo' WHERE id = :id", id=stray)
+    assert settle(engine).rows_new == 1
+
+
 def test_what_came_late_for_a_closed_month_in_an_unknown_time_zone_is_posted_when_the_zone_is_known(
     engine: Engine,
 ) -> None:
@@ -231,6 +241,21 @@ def test_what_came_late_for_a_closed_month_in_an_unknown_time_zone_is_posted_whe
     assert [row for row in ledger(engine, "month", "origin_month", "captures") if row[2]] == [
         (MARCH.first_day, FEBRUARY.first_day, 100)
     ]
+
+
+def test_an_organization_whose_time_zone_becomes_unknown_stays_parked_when_something_comes_late(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    organization = add_organization(engine, timezone="America/Coyhaique")
+    settle(engine)
+    add_movement(engine, organization, 500, "2026-03-10T10:00")
+    # An older release of the zone database.
+    older = months.known_zones() - {"America/Coyhaique"}
+    monkeypatch.setattr(passes, "known_zones", lambda: older)
+    assert len(settle(engine).parked) == 1
+    with engine.connect() as connection:
+        assert audit.dishonest_organizations(connection, MARCH).count == 0
+        assert late_months(connection) == ()
 
 
 def test_an_unknown_time_zone_that_comes_while_a_pass_runs_is_parked_by_the_next(engine: Engine) -> None:

@@ -10,13 +10,22 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.late_movements import read_to
-from ticketflow_orch.settlement.passes import zones_in_use
-from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, difference, month_parameters, recomputed
+from ticketflow_orch.settlement.posting import (
+    AMOUNTS,
+    LARGEST_ID,
+    SMALLEST_ID,
+    difference,
+    month_parameters,
+    recomputed,
+)
 from ticketflow_orch.settlement.windows import month_windows
+from ticketflow_orch.settlement.zones import (
+    zones_in_use,
+)
 
 EXAMPLES = 20
 
@@ -61,7 +70,7 @@ CONSTRAINTS = {
 class Members:
     """The organizations that are asked about: those whose id lies between `low` and `high`, both included."""
 
-    low: int = 0
+    low: int = SMALLEST_ID
     high: int = LARGEST_ID
 
     @classmethod
@@ -150,7 +159,9 @@ def dishonest_organizations(connection: Connection, month: Month, members: Membe
     Each is recomputed up to where it was read: the month's `read_to`, or the cutoff of a pass that did it since. Before
     either, there may be no entries.
     """
-    rows = connection.execute(_DISHONEST, _recomputing(connection, month, members) | _month(month)).all()
+    parameters = _recomputing(connection, month, members) | _month(month)
+    by_clock = connection.execute(_READ_BY_CLOCK, parameters).scalar_one()
+    rows = connection.execute(_DISHONEST_BY_CLOCK if by_clock else _DISHONEST, parameters).all()
     return _finding(month, [Breach(row.external_ref, row.currency, _in_words(row)) for row in rows], rows)
 
 
@@ -283,29 +294,44 @@ _WITHOUT_ROW = text("""
 # A pass that was given up, or that is still running, has done some organizations beyond what counts as read.
 _AHEAD = f"""
     ahead AS MATERIALIZED (
-        SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, organizations, cutoff
+        SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, organizations, cutoff,
+            coalesce(recorded_before, 'infinity') AS recorded_before
         FROM settlement_pass JOIN settlement_chunk AS chunk USING (month, pass)
         WHERE chunk.origin_month = CAST(:origin AS date) AND chunk.state = 'DONE' AND cutoff > CAST(:cutoff AS bigint)
     )"""
-_AS_READ = """coalesce(
-    (SELECT max(ahead.cutoff) FROM ahead
+_AS_READ_BY = """
+    FROM ahead
         WHERE organization.id BETWEEN ahead.low_id AND ahead.high_id
-            AND (ahead.organizations IS NULL OR organization.id = ANY (ahead.organizations))),
-    CAST(:cutoff AS bigint))"""
+            AND (ahead.organizations IS NULL OR organization.id = ANY (ahead.organizations))"""
+_AS_READ = f"coalesce((SELECT max(ahead.cutoff) {_AS_READ_BY}), CAST(:cutoff AS bigint))"
+# Of a pass from when cutoffs were instants its instant decides too. Only then, because it is in no index.
+_AS_READ_BY_CLOCK = f"""{_AS_READ}
+    AND recorded_at < coalesce((SELECT max(ahead.recorded_before) {_AS_READ_BY}), 'infinity')"""
 
-_DISHONEST = text(f"""
-    WITH {_AHEAD}, {difference(cutoff=_AS_READ)}
-    SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, difference.currency,
-        {", ".join(f"difference.{name}" for name in AMOUNTS)}, (
-            SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
-            WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                AND entry.month = ANY (CAST(:posting_months AS date[])) AND entry.origin_month = CAST(:origin AS date)
-        ) AS posted_net,
-        count(*) OVER () AS breaches
-    FROM difference LEFT JOIN organization ON organization.id = organization_id
-    WHERE differs
-    ORDER BY organization_id LIMIT :examples
+_READ_BY_CLOCK = text("""
+    SELECT EXISTS (SELECT FROM settlement_pass WHERE recorded_before IS NOT NULL AND cutoff > CAST(:cutoff AS bigint))
 """)
+
+
+def _dishonest(as_read: str) -> TextClause:
+    return text(f"""
+        WITH {_AHEAD}, {difference(cutoff=as_read)}
+        SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, difference.currency,
+            {", ".join(f"difference.{name}" for name in AMOUNTS)}, (
+                SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
+                WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
+                    AND entry.month = ANY (CAST(:posting_months AS date[]))
+                    AND entry.origin_month = CAST(:origin AS date)
+            ) AS posted_net,
+            count(*) OVER () AS breaches
+        FROM difference LEFT JOIN organization ON organization.id = organization_id
+        WHERE differs
+        ORDER BY organization_id LIMIT :examples
+    """)
+
+
+_DISHONEST = _dishonest(_AS_READ)
+_DISHONEST_BY_CLOCK = _dishonest(_AS_READ_BY_CLOCK)
 
 _RESIDUE = text(f"""
     WITH {recomputed()}

@@ -215,7 +215,7 @@ class EmbeddedServer:
         folder.mkdir(exist_ok=True, parents=True, mode=0o700)
         runner = os.geteuid() if self._account is None else self._account.pw_uid
         if not _is_folder_of(folder, {os.geteuid(), runner}):
-            # A socket's short folder lies where everybody may write; whoever made it first would own the socket.
+            # A socket's short folder lies where everybody may write; the one who made it first would own the socket.
             fix = f"`chown -R {runner}` it if it is yours" if (folder / "PG_VERSION").exists() else "have it removed"
             raise InputError(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
         if self._account is not None:

@@ -18,14 +18,15 @@ from typing import IO
 
 import psutil
 
-# The shell leaves at once, so that nobody takes the server for a child of whoever started it; it says its id first.
+# The shell leaves at once, so that nobody takes the server for a child of the process that started it; it says its id
+# first.
 _DETACH = 'log=$1; shift; exec "$@" >>"$log" 2>&1 & echo $!'
 
 
 def works_in(pid: int, data: Path, cluster: str) -> bool | None:
     """Whether `pid` is a Postgres process of the data directory `data`; None when it cannot be told.
 
-    Not any other Postgres: a process id is given again, and whoever is taken for our server is stopped for it.
+    Not any other Postgres: a process id is given again, and what is taken for our server is stopped for it.
     `cluster` is what our servers write into the titles of their processes.
     """
     try:
@@ -54,7 +55,7 @@ def spawn(
     command: Sequence[str | Path], output: int | IO[bytes], account: pwd.struct_passwd | None
 ) -> subprocess.Popen[bytes]:
     """Start one of Postgres' programs, as `account` where there is one, in a session that no Ctrl-C reaches."""
-    # A PGPORT or PGDATA of whoever calls us is about a server of theirs; messages are read, so they are in English.
+    # A PGPORT or PGDATA in our environment is about another server; messages are read, so they are in English.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PG", "LC_", "LANG"))}
     return subprocess.Popen(
         command,

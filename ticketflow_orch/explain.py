@@ -159,7 +159,7 @@ _STATE = text("""
                 AND (month = :month OR (month < :month AND reason IS NOT NULL))) AS parked
 """)
 
-# Whoever is parked because a column of the ledger cannot hold a sum is explained all the same.
+# An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
 _LINE, _ROUNDED_LINE = (of.replace("AS bigint)", "AS numeric)") for of in (LINE, ROUNDED_LINE))
 
 _LINES = text(f"""

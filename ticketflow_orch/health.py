@@ -11,7 +11,7 @@ from datetime import date, datetime, timedelta
 from ticketflow_orch.ages import written_out
 from ticketflow_orch.months import Month, day_window, unknown_zone
 from ticketflow_orch.outbox_backlog import faults
-from ticketflow_orch.settlement.passes import LARGEST_CLOCK_DIFFERENCE as LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
+from ticketflow_orch.settlement.zones import LARGEST_CLOCK_DIFFERENCE as LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
 from ticketflow_orch.situation import Situation
 
 # How long work may be due: three intervals of its schedule.

@@ -71,7 +71,7 @@ def test_a_materialization_carries_what_the_month_came_to(
     assert all(passed for passed, _ in checks_of(result).values())
     again = materialize(url, instance, "2026-03")
     summary = again.asset_materializations_for_node("monthly_settlement")[0].metadata["summary"].value
-    assert summary == "**Nothing came late** for 2026-03, and nothing was posted."
+    assert summary == "**Nothing came late.** Nothing was posted in 2026-03."
 
 
 def test_a_month_that_is_not_over_is_refused_in_one_sentence(

@@ -9,8 +9,10 @@ from sqlalchemy import Connection, text
 from ticketflow_orch.audit import EVERYBODY, Finding, rounding_residue
 from ticketflow_orch.auditing.model import Asked, findings
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.passes import zones_in_use
 from ticketflow_orch.settlement.posting import LARGEST_ID
+from ticketflow_orch.settlement.zones import (
+    zones_in_use,
+)
 
 # The organizations of a table that are asked about, and how they are named where nobody knows them.
 _MEMBERS = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
@@ -179,6 +181,7 @@ _OUT_OF_ORDER = """
     WHERE state IS DISTINCT FROM 'CLOSED'
 """
 
+# Of a pass from when cutoffs were instants less counts as read than it had read, since clocks may have been wrong.
 _INCONSISTENT_PASSES = """
     SELECT CAST(month AS date), 'pass ' || pass, '', 'is RUNNING in a month that is ' || period.state
     FROM settlement_pass JOIN settlement_period AS period USING (month)
@@ -196,7 +199,8 @@ _INCONSISTENT_PASSES = """
     SELECT CAST(month AS date), '', '', 'was read to ' || read_to || ', which is the cutoff of no pass that is done'
     FROM settlement_period AS period
     WHERE read_to IS NOT NULL AND NOT EXISTS (
-        SELECT FROM settlement_pass WHERE settlement_pass.state = 'DONE' AND cutoff = read_to
+        SELECT FROM settlement_pass WHERE settlement_pass.state = 'DONE'
+            AND (cutoff = read_to OR (cutoff > read_to AND recorded_before IS NOT NULL))
             AND (settlement_pass.month = period.month OR closed_through >= period.month))
 """
 

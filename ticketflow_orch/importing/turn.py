@@ -65,7 +65,7 @@ def vacuum(engine: Engine, tables: Iterable[str]) -> None:
             for table in tables:
                 connection.exec_driver_sql(f"VACUUM (ANALYZE, SKIP_LOCKED) {table}")
         finally:
-            # Whoever interrupts a statement has its connection closed.
+            # A statement that is interrupted has its connection closed.
             if not connection.invalidated:
                 connection.exec_driver_sql("RESET statement_timeout")
 

@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from ticketflow_orch.errors import InputError
 
 LOCK_NOT_AVAILABLE = "55P03"
+DEADLOCK_DETECTED = "40P01"
 # Longer than deadlock_timeout (1 s): only then does Postgres send an autovacuum away that is in the way, and a table
 # whose rows were all just numbered has one for certain.
 LOCK_TIMEOUT = 1.5
@@ -31,7 +32,8 @@ def with_short_lock(
 ) -> None:
     """Run quick DDL that needs ACCESS EXCLUSIVE on `table`, waiting at most `timeout` seconds for it at a time.
 
-    While such a statement waits, every later reader queues behind it; so it gives way, pauses and tries again.
+    While such a statement waits, every later reader queues behind it; so it gives way, pauses and tries again. So it
+    does when it and somebody else wait for each other.
     Several `statements` are one transaction. A try that failed leaves nothing behind.
 
     Raises:
@@ -42,7 +44,7 @@ def with_short_lock(
         try:
             connection.exec_driver_sql(script)
         except OperationalError as error:
-            if _sqlstate(error) != LOCK_NOT_AVAILABLE:
+            if _sqlstate(error) not in {LOCK_NOT_AVAILABLE, DEADLOCK_DETECTED}:
                 raise
             connection.exec_driver_sql("ROLLBACK")
         else:

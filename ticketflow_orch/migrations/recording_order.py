@@ -1,9 +1,10 @@
 """Cutoffs by the order of recording, brought to a live database whose passes were cut off by its clock.
 
-Every step may be repeated. Movements are only read; what the passes of old had read is told by their instants, once,
-here. Where the two orders disagree (a clock stepped back, an import drew its ids long before it inserted) a movement
-counts as unread: the next pass looks at its organization again and posts the difference, which is nothing if it was
-read after all.
+Every step may be repeated. Movements are only read. What a pass of old had read is what its clock says of each
+movement, which its row keeps saying (`recorded_before`), for statements of closed months are about just that. What
+counts as read from here on is less: ids and clocks may disagree (a clock stepped back, an import drew its ids long
+before it inserted), so the last day before a cutoff is unread. The next pass looks at those organizations again and
+posts the difference, which is nothing if they were read after all.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ _INCLUDED = ("currency", "kind", "amount", "commission_rate_bps", "commission_ta
 _ADD_COLUMNS = """
 ALTER TABLE settlement_pass
     ADD COLUMN IF NOT EXISTS cutoff_id bigint,
+    ADD COLUMN IF NOT EXISTS unread_from bigint,
+    ADD COLUMN IF NOT EXISTS recorded_before timestamptz,
     ADD COLUMN IF NOT EXISTS closed_through month_start,
     ADD COLUMN IF NOT EXISTS is_full boolean NOT NULL DEFAULT false,
     ADD COLUMN IF NOT EXISTS given_up_because text;
@@ -31,11 +34,51 @@ CREATE TABLE IF NOT EXISTS organization_left_out (
 )
 """
 
-# What a pass had read lies below the first movement that it had not. One that is still running goes on from there.
+# All that was recorded before a pass's instant lies below `cutoff_id`; what was recorded after the day before it, and
+# what will be, lies from `unread_from` on. One reading of the movements tells it for all passes, however many they are.
 _CUTOFFS = """
-UPDATE settlement_pass SET cutoff_id = coalesce(
-    (SELECT min(id) FROM money_movement WHERE recorded_at >= settlement_pass.cutoff),
-    (SELECT last_value + CAST(is_called AS integer) FROM money_movement_id_seq))
+WITH asked AS MATERIALIZED (
+    SELECT month, pass, cutoff, least(cutoff, clock_timestamp()) - interval '1 day' AS certain
+    FROM settlement_pass WHERE cutoff_id IS NULL AND state <> 'RUNNING'
+), edge AS MATERIALIZED (
+    SELECT array_agg(DISTINCT at ORDER BY at) AS edges
+    FROM asked CROSS JOIN LATERAL (VALUES (cutoff), (certain)) AS instant (at)
+), span AS MATERIALIZED (
+    SELECT width_bucket(recorded_at, edges) AS position, min(id) AS lowest, max(id) AS highest
+    FROM money_movement CROSS JOIN edge WHERE edges IS NOT NULL GROUP BY position
+)
+UPDATE settlement_pass SET
+    cutoff_id = 1 + coalesce(
+        (SELECT max(highest) FROM span WHERE position < array_position(edges, asked.cutoff)), 0),
+    unread_from = least(
+        (SELECT min(lowest) FROM span WHERE position >= array_position(edges, certain)),
+        1 + coalesce((SELECT max(highest) FROM span WHERE position < array_position(edges, certain)), 0))
+FROM asked CROSS JOIN edge
+WHERE (settlement_pass.month, settlement_pass.pass) = (asked.month, asked.pass)
+"""
+
+# Workers of old code go by the clock; nobody could say what a pass had read that they began and others ended.
+_GIVE_UP_RUNNING = """
+DELETE FROM settlement_chunk USING settlement_pass AS running
+WHERE (settlement_chunk.month, settlement_chunk.pass) = (running.month, running.pass)
+    AND running.state = 'RUNNING' AND settlement_chunk.state = 'PLANNED';
+UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
+    planned_at = coalesce(planned_at, clock_timestamp())
+WHERE state = 'RUNNING'
+"""
+
+# As `_CUTOFFS`, for the few passes that began meanwhile: from the newest movement back, and by the index on instants.
+_LATEST_CUTOFFS = """
+UPDATE settlement_pass SET
+    cutoff_id = 1 + coalesce((
+        SELECT id FROM money_movement WHERE recorded_at < settlement_pass.cutoff ORDER BY id DESC LIMIT 1), 0),
+    unread_from = least(
+        (SELECT min(id + 0) FROM money_movement WHERE recorded_at >= certain),
+        1 + coalesce((SELECT id FROM money_movement WHERE recorded_at < certain ORDER BY id DESC LIMIT 1), 0))
+FROM (
+    SELECT month, pass, least(cutoff, clock_timestamp()) - interval '1 day' AS certain FROM settlement_pass
+) AS asked
+WHERE (settlement_pass.month, settlement_pass.pass) = (asked.month, asked.pass) AND cutoff_id IS NULL
 """
 
 # A pass that began when the month before it was closed has read what came late for all months before.
@@ -45,22 +88,38 @@ FROM settlement_period AS before
 WHERE before.month = settlement_pass.month - interval '1 month' AND before.closed_at <= settlement_pass.cutoff
 """
 
+# Of the last pass in the order of numbers, which no clock can be wrong about. A month that is not closed has read
+# nothing: its next pass looks at everybody, as every pass of old did.
 _READ_TO = """
-UPDATE settlement_period SET read_to = (
-    SELECT max(cutoff_id) FROM settlement_pass AS done
+UPDATE settlement_period SET read_to = CASE WHEN state = 'SETTLED' THEN 0 ELSE coalesce((
+    SELECT unread_from FROM settlement_pass AS done
     WHERE done.state = 'DONE' AND (done.month = settlement_period.month
-        OR (settlement_period.state = 'CLOSED' AND done.closed_through >= settlement_period.month)))
+        OR (settlement_period.state = 'CLOSED' AND done.closed_through >= settlement_period.month))
+    ORDER BY done.month DESC, done.pass DESC LIMIT 1), 0) END
+WHERE state <> 'OPEN'
 """
 
+# Who was parked when a month was closed has no balance of it. Where clocks do not say so, that there is none for what
+# was posted or carried does.
 _LEFT_OUT = """
 INSERT INTO organization_left_out (month, organization_id)
 SELECT DISTINCT period.month, parked.organization_id
 FROM settlement_period AS period
 JOIN parked_organization AS parked ON parked.month <= period.month
-    AND since <= closed_at AND (resolved_at IS NULL OR resolved_at > closed_at)
 WHERE period.state = 'CLOSED' AND NOT EXISTS (
-    SELECT FROM organization_balance AS balance
-    WHERE balance.organization_id = parked.organization_id AND balance.month = period.month)
+        SELECT FROM organization_balance AS balance
+        WHERE balance.organization_id = parked.organization_id AND balance.month = period.month)
+    AND ((since <= closed_at AND (resolved_at IS NULL OR resolved_at > closed_at))
+        OR EXISTS (
+            SELECT FROM ledger_entry AS entry
+            WHERE entry.organization_id = parked.organization_id AND entry.month = period.month)
+        OR EXISTS (
+            SELECT FROM organization_balance AS carried
+            WHERE carried.organization_id = parked.organization_id AND closing <> 0 AND carried.month < period.month
+                AND NOT EXISTS (
+                    SELECT FROM organization_balance AS later
+                    WHERE later.organization_id = carried.organization_id AND later.currency = carried.currency
+                        AND later.month > carried.month AND later.month < period.month)))
 ON CONFLICT DO NOTHING
 """
 
@@ -73,16 +132,18 @@ ALTER TABLE money_movement ALTER COLUMN id
 
 _SWITCH_CUTOFF = """
 DROP TRIGGER settlement_pass_frozen ON settlement_pass;
+UPDATE settlement_pass SET recorded_before = cutoff;
 ALTER TABLE settlement_pass RENAME COLUMN cutoff TO cutoff_at;
 ALTER TABLE settlement_pass RENAME COLUMN cutoff_id TO cutoff;
 ALTER TABLE settlement_pass
+    DROP COLUMN unread_from,
     ALTER COLUMN cutoff SET NOT NULL,
     ALTER COLUMN cutoff_at SET DEFAULT clock_timestamp();
 ALTER TABLE settlement_chunk
     ADD CONSTRAINT settlement_chunk_listed_check CHECK (high_id IS NOT NULL OR organizations IS NULL);
 CREATE TRIGGER settlement_pass_frozen BEFORE UPDATE ON settlement_pass FOR EACH ROW
-    WHEN ((OLD.month, OLD.pass, OLD.cutoff, OLD.cutoff_at, OLD.is_full)
-        IS DISTINCT FROM (NEW.month, NEW.pass, NEW.cutoff, NEW.cutoff_at, NEW.is_full))
+    WHEN ((OLD.month, OLD.pass, OLD.cutoff, OLD.cutoff_at, OLD.recorded_before, OLD.is_full)
+        IS DISTINCT FROM (NEW.month, NEW.pass, NEW.cutoff, NEW.cutoff_at, NEW.recorded_before, NEW.is_full))
     EXECUTE FUNCTION refuse('a settlement pass never changes its month, number or cutoff');
 CREATE TRIGGER settlement_period_read_on BEFORE UPDATE OF read_to ON settlement_period FOR EACH ROW
     WHEN (OLD.read_to > NEW.read_to OR (OLD.read_to IS NOT NULL AND NEW.read_to IS NULL))
@@ -158,8 +219,13 @@ END $$;
 
 
 def expand(connection: Connection) -> None:
-    """Add what cutoffs by id need, beside what passes by clock use; old and new writers of movements both work."""
-    with_short_lock(connection, _ADD_COLUMNS, table="settlement_pass")
+    """Add what cutoffs by id need, beside what passes by clock use; old and new writers of movements both work.
+
+    What the passes so far had read is told here, because that takes as long as there are movements.
+    """
+    if not _is_switched(connection):
+        with_short_lock(connection, _ADD_COLUMNS, table="settlement_pass")
+        connection.exec_driver_sql(_CUTOFFS)
     build_index(
         connection, _NEW_SETTLEMENT_INDEX, "money_movement", ("organization_id", "occurred_at"), include=_INCLUDED
     )
@@ -168,15 +234,13 @@ def expand(connection: Connection) -> None:
 
 def contract(connection: Connection) -> None:
     """Fill in what every pass had read, then let ids decide; passes of old code end with an error from here on."""
-    if not _is_switched(connection):
-        # One transaction: no pass begins between the filling in and the switch.
-        fill = ";".join((_CUTOFFS, _CLOSED_THROUGH, _READ_TO, _LEFT_OUT))
-        with_short_lock(
-            connection,
-            f"LOCK TABLE settlement_period, settlement_pass IN ACCESS EXCLUSIVE MODE;{fill};{_SWITCH_CUTOFF}",
-            table="settlement_pass",
-        )
+    # Before any pass is cut off by an id: nobody may come with one that was drawn earlier.
     with_short_lock(connection, _DRAWN_IDS, table="money_movement")
+    if not _is_switched(connection):
+        # One transaction: no pass begins, and none goes on, between the filling in and the switch.
+        lock = "LOCK TABLE settlement_chunk, settlement_pass, settlement_period, parked_organization"
+        fill = ";".join((_GIVE_UP_RUNNING, _LATEST_CUTOFFS, _CLOSED_THROUGH, _READ_TO, _LEFT_OUT))
+        with_short_lock(connection, f"{lock} IN ACCESS EXCLUSIVE MODE;{fill};{_SWITCH_CUTOFF}", table="settlement_pass")
     connection.execute(text(_GUARDS))
     drop_index(connection, "money_movement_instants_idx")
     if _has_index(connection, _NEW_SETTLEMENT_INDEX):

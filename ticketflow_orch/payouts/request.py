@@ -17,6 +17,7 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.review import CurrencyReview, review
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"
 AGGREGATE = "payout"
@@ -168,7 +169,7 @@ class _Writing:
 
     def chunks(self) -> Iterator[Counter[str]]:
         """How many payouts each chunk requested, held and found existing."""
-        first = (0, "")
+        first = (SMALLEST_ID, "")
         return InKeyOrder(self.engine, self._write, self._leave_out, first=first, size=self.rules.chunk_size).run()
 
     def _write(self, connection: Connection, after: _Key, size: int) -> tuple[_Key | None, Counter[str]]:

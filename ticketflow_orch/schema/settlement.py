@@ -58,6 +58,7 @@ settlement_pass = table(
     stamp("started_at"),
     instant("finished_at", nullable=True),
     column("cutoff", sa.BigInteger),
+    instant("recorded_before", nullable=True),
     month("closed_through", nullable=True),
     column("is_full", sa.Boolean, server_default=sa.text("false")),
     text_column("given_up_because", nullable=True),

@@ -1,8 +1,9 @@
 """The monthly settlement: what every organization's movements of a month come to, posted once to the cent.
 
-`settle_month` is the whole of it. `passes` begins, plans and ends a pass, `late_movements` says who can have changed
-since the last one and what is taken in for closed months, `cutting` cuts chunks, `drain` works through them, `posting`
-holds the SQL that counts, `report` says what came of it. `dry_run` says beforehand what would.
+`settle_month` is the whole of it. `zones` says when a month is over, `passes` begins, plans and ends a pass,
+`late_movements` says who can have changed since the last one and what is taken in for closed months, `cutting` cuts
+chunks, `drain` works through them, `posting` holds the SQL that counts, `report` says what came of it. `dry_run` says
+beforehand what would.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import Publish
 from ticketflow_orch.settlement.drain import Drain
-from ticketflow_orch.settlement.late_movements import next_movement_id, takes_postings
+from ticketflow_orch.settlement.late_movements import next_movement_id, require_order, takes_postings
 from ticketflow_orch.settlement.passes import (
     Drained,
     IncompleteSettlementError,
@@ -31,11 +32,13 @@ from ticketflow_orch.settlement.passes import (
     give_up,
     is_read,
     plan,
-    require_over,
     wait_for_writers,
 )
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.report import ParkedOrganization, parked_in_pass, posted_by_pass
+from ticketflow_orch.settlement.zones import (
+    require_over,
+)
 
 __all__ = ["Drained", "IncompleteSettlementError", "SettlementOptions", "SettlementResult", "settle_month"]
 
@@ -116,8 +119,8 @@ def settle_month(
     second from the calling thread; `stop`, once set, ends the run after the chunks in hand.
 
     Raises:
-        InputError: the month is before `first_month` or not over in every zone in use, or this host's clock and the
-            database's disagree; nothing was written.
+        InputError: the month is before `first_month` or not over in every zone in use, this host's clock and the
+            database's disagree, or the order of recording is lost; nothing was written.
         IncompleteSettlementError: the month is not settled; says why, and running it again goes on from here.
     """
     options = options or SettlementOptions()
@@ -128,6 +131,7 @@ def settle_month(
         require_over(connection, month, now)
         if not takes_postings(connection, month):
             return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
+        require_order(connection)
         boundary = next_movement_id(connection)
     run = _Run(engine, run_id, settled_by, now, options, publish, progress, stop or threading.Event())
     passes: dict[int, tuple[Pass, bool]] = {}

@@ -25,7 +25,6 @@ from ticketflow_orch.settlement.late_movements import (
     read_to,
     takes_postings,
 )
-from ticketflow_orch.settlement.passes import in_unknown_zones, require_over, zones_in_use
 from ticketflow_orch.settlement.posting import (
     AMOUNTS,
     IN_LIST,
@@ -36,6 +35,11 @@ from ticketflow_orch.settlement.posting import (
     difference,
 )
 from ticketflow_orch.settlement.windows import month_windows
+from ticketflow_orch.settlement.zones import (
+    in_unknown_zones,
+    require_over,
+    zones_in_use,
+)
 
 
 @dataclass(frozen=True, slots=True)

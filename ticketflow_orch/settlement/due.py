@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.settlement.late_movements import (
     Unread,
     changed_months,
     months_to_watch,
     takes_postings,
 )
-from ticketflow_orch.settlement.passes import in_unknown_zones, zones_in_use
 from ticketflow_orch.settlement.posting import LARGEST_ID
 from ticketflow_orch.settlement.windows import month_windows
+from ticketflow_orch.settlement.zones import (
+    in_unknown_zones,
+    unknown_zones,
+    zones_in_use,
+)
 
 
 def due_months(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:
@@ -76,14 +80,15 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     """All months that are over at `now` in every zone in use, from the first with movements or with a settlement on.
 
     A month that somebody settled before the first movement belongs to the row, and so do those between: books are
-    closed in order.
+    closed in order. The movements of organizations in unknown zones count, or months that only they have sold in would
+    lie before the books, read by nobody, when their zones are known.
     """
-    zones = zones_in_use(connection)
+    zones, unknown = zones_in_use(connection), unknown_zones(connection)
     last = min(Month.of_instant(now, timezone) for timezone in zones or ["UTC"]).previous()
     begun = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
     first = None if begun is None else Month.of_day(begun)
     for month in months_between(first_month, last if first is None else min(last, first)):
-        if zones and _has_movements(connection, month, zones):
+        if _has_movements(connection, _windows(month, zones, unknown)):
             first = month if first is None else min(month, first)
             break
     return () if first is None else tuple(months_between(first, last))
@@ -99,9 +104,15 @@ def _running(connection: Connection) -> set[Month]:
     return {Month.of_day(day) for day in days}
 
 
-def _has_movements(connection: Connection, month: Month, zones: list[str]) -> bool:
-    windows = [month.window(timezone) for timezone in zones]
-    return bool(
+def _windows(month: Month, zones: list[str], unknown: list[str]) -> dict[str, Window]:
+    # Wherever a zone that nobody knows lies, it is within a day of UTC.
+    utc, day = month.window("UTC"), timedelta(days=1)
+    anywhere = Window(utc.starts_at - day, utc.ends_at + day)
+    return {name: month.window(name) for name in zones} | dict.fromkeys(unknown, anywhere)
+
+
+def _has_movements(connection: Connection, windows: dict[str, Window]) -> bool:
+    return bool(windows) and bool(
         connection.execute(
             text("""
                 SELECT EXISTS (
@@ -115,11 +126,11 @@ def _has_movements(connection: Connection, month: Month, zones: list[str]) -> bo
                 )
             """),
             {
-                "timezones": zones,
-                "starts": [window.starts_at for window in windows],
-                "ends": [window.ends_at for window in windows],
-                "earliest": min(window.starts_at for window in windows),
-                "latest": max(window.ends_at for window in windows),
+                "timezones": list(windows),
+                "starts": [window.starts_at for window in windows.values()],
+                "ends": [window.ends_at for window in windows.values()],
+                "earliest": min(window.starts_at for window in windows.values()),
+                "latest": max(window.ends_at for window in windows.values()),
             },
         ).scalar_one()
     )

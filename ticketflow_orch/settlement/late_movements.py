@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.settlement.windows import Windows
 
@@ -19,6 +20,21 @@ from ticketflow_orch.settlement.windows import Windows
 def next_movement_id(connection: Connection) -> int:
     """A value that lies after every movement recorded by now and before all that will be, drawn from their sequence."""
     return int(connection.execute(text("SELECT nextval('money_movement_id_seq')")).scalar_one())
+
+
+def require_order(connection: Connection) -> None:
+    """Refuse to settle by a sequence that was set back, by hand or by a restore: its values divide nothing.
+
+    Raises:
+        InputError: movements, or what was read of them, go beyond what it gives next.
+    """
+    row = connection.execute(_REACHED).one()
+    if row.largest_id >= row.next_id or row.largest_cutoff > row.next_id:
+        raise InputError(
+            f"The sequence money_movement_id_seq gives {row.next_id}, while movements go up to {row.largest_id} and "
+            f"were read to {row.largest_cutoff}: what is settled now would lack some. Set it to the larger of both by "
+            "setval, then settle again."
+        )
 
 
 def last_closed(connection: Connection) -> Month | None:
@@ -51,14 +67,16 @@ def months_to_watch(
     """The months whose late movements a pass of `month` takes in: the closed ones, if it is the first that is not.
 
     And before them any for which movements came late, or came at all when `full`: nobody had sold anything in those
-    when they were closed.
+    when they were closed. Not those that another pass has read beyond `cutoff`, which one that waited for its turn
+    while they were settled further may find: it would take back what is posted.
     """
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
     days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED'")).scalars()
     closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
-    return sorted(closed | _months_before(connection, min(closed), timezones, cutoff, full))
+    months = closed | _months_before(connection, min(closed), timezones, cutoff, full)
+    return sorted(month for month, boundary in read_to(connection, months).items() if boundary <= cutoff)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +140,15 @@ def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
 
 def _months_before(connection: Connection, first: Month, timezones: list[str], cutoff: int, full: bool) -> set[Month]:
     """The months before the first closed one that movements came late for, or in which somebody is still parked."""
+    # An organization in a zone that nobody knows lives between these: what may be older than the books is looked at,
+    # and they are parked there, or it would count as read when their zone is known.
+    timezones = [*timezones, *_OUTERMOST]
     windows: list[Window] = [first.window(name) for name in timezones]
     row = connection.execute(
         _BEFORE,
         {
             "first": first.first_day,
-            "starts_at": max((window.starts_at for window in windows), default=None),
+            "starts_at": max(window.starts_at for window in windows),
             "cutoff": cutoff,
             "least": 0 if full else read_to(connection, [first])[first],
         },
@@ -136,6 +157,17 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     months |= {Month.of_day(row.parked)} if row.parked is not None else set()
     return set(months_between(min(months), first.previous())) if months else set()
 
+
+# What is compared was committed before the sequence is looked at.
+_REACHED = text("""
+    SELECT coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
+        greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
+            AS largest_cutoff,
+        1 + coalesce(pg_sequence_last_value(CAST('money_movement_id_seq' AS regclass)), 0) AS next_id
+""")
+
+# The last zone on earth that begins a month, and the first.
+_OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
 
 _BEFORE = text("""
     SELECT (

@@ -14,7 +14,8 @@ from sqlalchemy import Connection, TextClause, text
 
 from ticketflow_orch.months import Month, Window, months_between
 
-LARGEST_ID = 2**63 - 1
+# What an id may be: the application may name an organization's id, so none is too small.
+SMALLEST_ID, LARGEST_ID = -(2**63), 2**63 - 1
 
 AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
 
@@ -206,7 +207,7 @@ def month_parameters(origin: Month, windows: dict[str, Window], cutoff: int) -> 
         "starts": [windows[name].starts_at for name in timezones],
         "ends": [windows[name].ends_at for name in timezones],
         "cutoff": cutoff,
-        "low": 0,
+        "low": SMALLEST_ID,
         "high": LARGEST_ID,
         "left_out": [],
     }

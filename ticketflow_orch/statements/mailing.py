@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.chunked import InKeyOrder
 from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.posting import SMALLEST_ID
 from ticketflow_orch.statements.content import LeftOut
 from ticketflow_orch.statements.reading import next_organizations, organization_left_out
 
@@ -59,7 +60,7 @@ def queue_mails(
         refused.append(organization_left_out(connection, month, after, error))
         return refused[-1].organization_id
 
-    queued = sum(InKeyOrder(engine, queue, leave_out, first=0, size=chunk_size).run())
+    queued = sum(InKeyOrder(engine, queue, leave_out, first=SMALLEST_ID, size=chunk_size).run())
     return MailsQueued(queued, tuple(refused))
 
 

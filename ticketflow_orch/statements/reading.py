@@ -172,7 +172,8 @@ _ORIGINS = text(f"""
 """)
 
 # `posted_to`: what was recorded before it was posted by the end of this month; `posted_from`: by the balance before.
-# They are the cutoffs of the last passes that did the organization's chunk, whatever became of the passes. What came
+# They are the cutoffs of the last passes that did the organization's chunk, whatever became of the passes; of a pass
+# from when cutoffs were instants its instant decides too, since ids do not say what it had read. What came
 # late and came to nothing, such as a sale and its void, has no entry, and is behind the statement all the same.
 _SPANS = f"""
     {_COVERED}, read_late AS (
@@ -190,8 +191,10 @@ _SPANS = f"""
         SELECT * FROM read_late
     ), span AS MATERIALIZED (
         SELECT covered.organization_id, covered.currency, covered.origin_month, starts_at, ends_at,
-            max(cutoff) AS posted_to,
-            max(cutoff) FILTER (WHERE chunk.month <= CAST(previous_month AS date)) AS posted_from
+            max(cutoff) AS posted_to, max(coalesce(recorded_before, 'infinity')) AS recorded_to,
+            max(cutoff) FILTER (WHERE chunk.month <= CAST(previous_month AS date)) AS posted_from,
+            max(coalesce(recorded_before, 'infinity')) FILTER (WHERE chunk.month <= CAST(previous_month AS date))
+                AS recorded_from
         FROM behind AS covered
         JOIN organization ON organization.id = covered.organization_id
         JOIN settlement_window ON settlement_window.month = covered.origin_month
@@ -209,10 +212,11 @@ _LINES = text(f"""
         SELECT span.organization_id, span.currency, origin_month, sign, movement.commission_rate_bps,
             movement.commission_tax_bps, {LINE}
         FROM span
-        CROSS JOIN LATERAL (VALUES (1, posted_to), (-1, posted_from)) AS side (sign, cutoff)
+        CROSS JOIN LATERAL (VALUES
+            (1, posted_to, recorded_to), (-1, posted_from, recorded_from)) AS side (sign, cutoff, recorded_before)
         JOIN money_movement AS movement ON movement.organization_id = span.organization_id
             AND movement.currency = span.currency AND occurred_at >= starts_at AND occurred_at < ends_at
-            AND movement.id < side.cutoff
+            AND movement.id < side.cutoff AND movement.recorded_at < side.recorded_before
         GROUP BY span.organization_id, span.currency, origin_month, sign, movement.commission_rate_bps,
             movement.commission_tax_bps
     ), rounded AS (
@@ -244,7 +248,8 @@ _MOVEMENTS = text(f"""
     FROM span
     JOIN money_movement AS movement ON movement.organization_id = span.organization_id
         AND movement.currency = span.currency AND movement.occurred_at >= starts_at AND movement.occurred_at < ends_at
-        AND movement.id < posted_to AND (posted_from IS NULL OR movement.id >= posted_from)
+        AND movement.id < posted_to AND movement.recorded_at < recorded_to
+        AND (posted_from IS NULL OR movement.id >= posted_from OR movement.recorded_at >= recorded_from)
     LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
     ORDER BY span.organization_id, span.currency, movement.occurred_at, movement.id
 """)

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.chunked import InKeyOrder
 from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.posting import SMALLEST_ID
 from ticketflow_orch.statements.content import LeftOut, Statement
 from ticketflow_orch.statements.drafts import Draft, Page, drafts, page_of
 from ticketflow_orch.statements.page import movements_file
@@ -131,7 +132,7 @@ def _each_of_month(engine: Engine, month: Month, chunk_size: int, spool: BinaryI
         unreadable.append(organization_left_out(connection, month, after, error))
         return unreadable[-1].organization_id
 
-    for chunk in InKeyOrder(engine, read, leave_out, first=0, size=chunk_size).run():
+    for chunk in InKeyOrder(engine, read, leave_out, first=SMALLEST_ID, size=chunk_size).run():
         for drawn in (unreadable, chunk):
             yield from drawn
             # Or it would be in memory beside the next chunk.
