@@ -85,7 +85,7 @@ class Platform:
         self.poisoned: dict[str, list[int]] = {}
         self.sellers: list[int] = []
         self.sales = Sales(self.random, self.sellers, since=BEGINNING, until=BEGINNING + timedelta(days=1))
-        self._folders = itertools.count()
+        self._folders, self._halls = itertools.count(), itertools.count(1)
         for _ in range(5):
             self.join(joined_on=date(2020, 1, 1))
 
@@ -138,7 +138,7 @@ class Platform:
     # Business.
 
     def join(self, **values: Any) -> int:
-        number = len(self.names) + 1
+        number = next(self._halls)
         name = f"hall-{number}"
         defaults = {"timezone": ZONES[number % 3], "currency": CURRENCIES[number % 2]}
         organization = add_organization(
