@@ -29,7 +29,7 @@ from ticketflow_orch.migrate import migrate
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
 SERVERS = {"postgres18": None} | ({"postgres15": DEBIAN_15} if DEBIAN_15.is_dir() else {})
 # Sets a server's clock wrong; in the folder of the machine's architecture.
-FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 TEMPLATE = "template_ticketflow"
 MEMORY = Path("/dev/shm")
 
