@@ -67,19 +67,16 @@ def _given_up(connection: Connection) -> Iterator[Obstacle]:
 
 
 def _parked(connection: Connection) -> Iterator[Obstacle]:
-    rows = connection.execute(_PARKED, {"most": _NAMED}).all()
+    # Who lives in a zone that nobody knows is named with it, see `situation`.
+    rows = connection.execute(_PARKED, {"most": _NAMED, "known": sorted(known_zones())}).all()
     for row in rows:
         first = Month.of_day(row.month)
         months = f"{first}" if row.months == 1 else f"{first} and {counted(row.months - 1, 'other month')}"
-        out = "the next settlement takes it in"
-        yield Obstacle(f"{_organization(row)} is parked in {months}: {row.why}", row.since, _way_out(row, out), _DAY)
+        yield Obstacle(
+            f"{_organization(row)} is parked in {months}: {row.why}", row.since,
+            "void what is wrong among its movements; the next settlement takes it in", _DAY,
+        )  # fmt: skip
     yield from _more(rows)
-
-
-def _way_out(row: Row[Any], then: str) -> str:
-    if row.timezone not in known_zones():
-        return f"correct its time zone, or upgrade tzdata; {then}"
-    return f"void what is wrong among its movements; {then}"
 
 
 def _parked_by_hand(connection: Connection) -> Iterator[Obstacle]:
@@ -159,13 +156,14 @@ _GIVEN_UP = text("""
 """)
 
 _PARKED = text("""
-    SELECT external_ref, timezone, parked.*, count(*) OVER () AS total
+    SELECT external_ref, parked.*, count(*) OVER () AS total
     FROM (
         SELECT organization_id, min(month) AS month, count(*) AS months, min(since) AS since,
             (array_agg(error ORDER BY month))[1] AS why
         FROM parked_organization WHERE resolved_at IS NULL AND error IS NOT NULL
         GROUP BY organization_id
     ) AS parked JOIN organization ON organization.id = organization_id
+    WHERE timezone = ANY (CAST(:known AS text[]))
     ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
 """)
 
