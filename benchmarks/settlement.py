@@ -157,6 +157,7 @@ def _one_round(server: EmbeddedServer, sizes: list[Size], figures: Figures, say:
         with _emptied(server, size) as engine:
             with _logged(engine, figures, name):
                 first = _settle_in_a_process(server, size, workers)
+            _vacuum(engine)
             again = _settle_in_a_process(server, size, workers)
             figures.ledgers[name] = _fingerprint(engine)
         figures.add(name, size.organizations, first.seconds)
@@ -182,6 +183,7 @@ def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures
         with _month_emptied(server, size) as engine:
             with _logged(engine, figures, name):
                 first = _settle_in_a_process(server, size, workers)
+            _vacuum(engine)
             again = _settle_in_a_process(server, size, workers)
             figures.ledgers[name] = _fingerprint(engine)
             with _autocommit(engine) as connection:
@@ -202,6 +204,12 @@ def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures
         say(f"  {old}: {figures.seconds[old, size.organizations][-1]:.2f} s")
         _forget_month(connection)
         index_ledger(connection, ("month", "organization_id"))
+
+
+def _vacuum(engine: Engine) -> None:
+    """What autovacuum has done to the ledger long before a month is settled again."""
+    with _autocommit(engine) as connection:
+        connection.exec_driver_sql("VACUUM ledger_entry")
 
 
 def _workers(number: int) -> str:
