@@ -46,7 +46,7 @@ from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month
 from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.settlement.due import late_months
-from ticketflow_orch.settlement.passes import require_over
+from ticketflow_orch.settlement.zones import require_over
 from ticketflow_orch.statements import StatementOptions, state_month
 from ticketflow_orch.statements.content import must_add_up
 from ticketflow_orch.statements.place import Place

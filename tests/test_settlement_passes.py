@@ -16,7 +16,7 @@ from tests.statements import LEDGER_ROW, begin_month, execute, insertion, post
 from tests.test_settlement import MARCH, close_month, ledger, settle
 from ticketflow_orch import audit, months
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement import IncompleteSettlementError, passes
+from ticketflow_orch.settlement import IncompleteSettlementError, zones
 from ticketflow_orch.settlement.due import due_months, late_months
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
@@ -251,7 +251,7 @@ def test_an_organization_whose_time_zone_becomes_unknown_stays_parked_when_somet
     add_movement(engine, organization, 500, "2026-03-10T10:00")
     # An older release of the zone database.
     older = months.known_zones() - {"America/Coyhaique"}
-    monkeypatch.setattr(passes, "known_zones", lambda: older)
+    monkeypatch.setattr(zones, "known_zones", lambda: older)
     assert len(settle(engine).parked) == 1
     with engine.connect() as connection:
         assert audit.dishonest_organizations(connection, MARCH).count == 0
