@@ -12,6 +12,7 @@ on and only printed below. That all variants leave the same ledger, and the boun
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
@@ -268,6 +269,7 @@ def _emptied(server: EmbeddedServer, size: Size, *, begun: bool = True) -> Itera
         if begun:
             connection.execute(_BEGUN, {"month": MONTH.first_day})
         connection.exec_driver_sql("CHECKPOINT")
+    os.sync()
     try:
         yield engine
     finally:
@@ -282,6 +284,7 @@ def _month_emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
         _forget_month(connection)
         connection.execute(_BEGUN, {"month": MONTH.first_day})
         connection.exec_driver_sql("CHECKPOINT")
+    os.sync()
     try:
         yield engine
     finally:
