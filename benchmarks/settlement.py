@@ -259,36 +259,43 @@ def _require_room(keep: Path | None, size: Size) -> None:
 @contextmanager
 def _emptied(server: EmbeddedServer, size: Size, *, begun: bool = True) -> Iterator[Engine]:
     """The database with nothing settled, the month `begun` or not, and nothing left to write to disk."""
-    engine = connect(server, size.database)
-    with _autocommit(engine) as connection:
-        # Truncating what is append-only takes a superuser who switches the triggers off.
-        connection.exec_driver_sql("SET session_replication_role = replica")
-        connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
-        connection.exec_driver_sql("DELETE FROM money_movement WHERE external_ref LIKE 'late-%%'")
-        connection.exec_driver_sql("RESET session_replication_role")
-        if begun:
-            connection.execute(_BEGUN, {"month": MONTH.first_day})
-        connection.exec_driver_sql("CHECKPOINT")
-    os.sync()
-    try:
+    with _prepared(server, size, lambda connection: _forget_everything(connection, begun=begun)) as engine:
         yield engine
-    finally:
-        engine.dispose()
 
 
 @contextmanager
 def _month_emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
     """The database with the months before settled and closed, this one begun, and nothing left to write to disk."""
-    engine = connect(server, size.database)
-    with _autocommit(engine) as connection:
+
+    def prepare(connection: Connection) -> None:
         _forget_month(connection)
         connection.execute(_BEGUN, {"month": MONTH.first_day})
+
+    with _prepared(server, size, prepare) as engine:
+        yield engine
+
+
+@contextmanager
+def _prepared(server: EmbeddedServer, size: Size, prepare: Callable[[Connection], None]) -> Iterator[Engine]:
+    engine = connect(server, size.database)
+    with _autocommit(engine) as connection:
+        prepare(connection)
         connection.exec_driver_sql("CHECKPOINT")
     os.sync()
     try:
         yield engine
     finally:
         engine.dispose()
+
+
+def _forget_everything(connection: Connection, *, begun: bool) -> None:
+    # Truncating what is append-only takes a superuser who switches the triggers off.
+    connection.exec_driver_sql("SET session_replication_role = replica")
+    connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
+    connection.exec_driver_sql("DELETE FROM money_movement WHERE external_ref LIKE 'late-%%'")
+    connection.exec_driver_sql("RESET session_replication_role")
+    if begun:
+        connection.execute(_BEGUN, {"month": MONTH.first_day})
 
 
 def _forget_month(connection: Connection) -> None:
