@@ -23,9 +23,7 @@ from ticketflow_orch.settlement.posting import (
     recomputed,
 )
 from ticketflow_orch.settlement.windows import month_windows
-from ticketflow_orch.settlement.zones import (
-    zones_in_use,
-)
+from ticketflow_orch.settlement.zones import zones_in_use
 
 EXAMPLES = 20
 

@@ -25,9 +25,7 @@ from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
-from ticketflow_orch.settlement.zones import (
-    unknown_zones,
-)
+from ticketflow_orch.settlement.zones import unknown_zones
 from ticketflow_orch.stuck_payments import stuck_payments
 
 MOST = 100_000

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.chunked import LOCK_NOT_AVAILABLE
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 
-_LOCK_NOT_AVAILABLE = "55P03"
 # A row that somebody else inserted, or changed, or closed, after our snapshot; or a deadlock.
 _CHANGED_MEANWHILE = frozenset({"23505", "40001", "40P01", "55000"})
 
@@ -41,7 +41,7 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
             yield connection
     except DBAPIError as error:
         sqlstate = getattr(error.orig, "sqlstate", None)
-        if sqlstate == _LOCK_NOT_AVAILABLE:
+        if sqlstate == LOCK_NOT_AVAILABLE:
             raise InputError(
                 "Another session, most likely another import, held on to what this one needs; "
                 "nothing was changed, try again when it has ended."

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
+from ticketflow_orch.chunked import LOCK_NOT_AVAILABLE
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.kinds import KINDS
 from ticketflow_orch.importing.loading import Counts
 from ticketflow_orch.importing.turn import import_turn, vacuum
 
 _FOREIGN_KEY_VIOLATION = "23503"
-_LOCK_NOT_AVAILABLE = "55P03"
 
 # The same questions as the guards on both tables ask, answered with a name.
 _SETTLED = text("""
@@ -132,7 +132,7 @@ def _let_go_of_passes(connection: Connection, import_id: int) -> None:
     try:
         connection.execute(_LET_GO)
     except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != _LOCK_NOT_AVAILABLE:
+        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
             raise
         raise InputError(
             f"Import {import_id} cannot be undone while month {month:%Y-%m} is being settled; try again afterwards."

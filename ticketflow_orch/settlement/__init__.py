@@ -36,9 +36,7 @@ from ticketflow_orch.settlement.passes import (
 )
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.report import ParkedOrganization, parked_in_pass, posted_by_pass
-from ticketflow_orch.settlement.zones import (
-    require_over,
-)
+from ticketflow_orch.settlement.zones import require_over
 
 __all__ = ["Drained", "IncompleteSettlementError", "SettlementOptions", "SettlementResult", "settle_month"]
 

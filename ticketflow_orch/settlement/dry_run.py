@@ -35,11 +35,7 @@ from ticketflow_orch.settlement.posting import (
     difference,
 )
 from ticketflow_orch.settlement.windows import month_windows
-from ticketflow_orch.settlement.zones import (
-    in_unknown_zones,
-    require_over,
-    zones_in_use,
-)
+from ticketflow_orch.settlement.zones import in_unknown_zones, require_over, zones_in_use
 
 
 @dataclass(frozen=True, slots=True)

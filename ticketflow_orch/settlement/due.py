@@ -15,11 +15,7 @@ from ticketflow_orch.settlement.late_movements import (
 )
 from ticketflow_orch.settlement.posting import LARGEST_ID
 from ticketflow_orch.settlement.windows import month_windows
-from ticketflow_orch.settlement.zones import (
-    in_unknown_zones,
-    unknown_zones,
-    zones_in_use,
-)
+from ticketflow_orch.settlement.zones import in_unknown_zones, unknown_zones, zones_in_use
 
 
 def due_months(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:

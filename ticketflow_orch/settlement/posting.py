@@ -122,7 +122,7 @@ _POST_FIRST = text(f"""
 
 # Until statistics know of a month, the planner would find what is posted by reading all of the month through its BRIN
 # index, once a chunk, where the key's index has the chunk's entries side by side.
-WITHOUT_BITMAPS = text("SET LOCAL enable_bitmapscan = off")
+_WITHOUT_BITMAPS = text("SET LOCAL enable_bitmapscan = off")
 
 
 def _post_difference(members: str) -> TextClause:
@@ -237,6 +237,6 @@ def post_chunk(
     parameters |= settlement.key | {"run_id": run_id}
     if first and chunk.origin == settlement.month:
         return Posted(rows_new=connection.execute(_POST_FIRST, parameters).rowcount)
-    connection.execute(WITHOUT_BITMAPS)
+    connection.execute(_WITHOUT_BITMAPS)
     statement = _POST_DIFFERENCE if chunk.organizations is None else _POST_DIFFERENCE_OF_LISTED
     return Posted(*connection.execute(statement, parameters).one())
