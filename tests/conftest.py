@@ -23,7 +23,9 @@ from tests.end_to_end.browser import installed
 from tests.provider import Provider
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.installation import adopt
 from ticketflow_orch.migrate import migrate
+from ticketflow_orch.settings import Settings
 
 # What the suite keeps on disk must be reachable by the account that runs Postgres when we are root.
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
@@ -103,6 +105,7 @@ def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedSe
     server.start()
     run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")
     migrate(server.url(TEMPLATE))
+    _decide(server.url(TEMPLATE))
     yield server
     server.remove()
 
@@ -154,6 +157,13 @@ def fresh_database(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator
         yield server.url(name)
     finally:
         run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+def _decide(url: URL) -> None:
+    """Let a database have what the environment says, and pay from the first month on."""
+    engine = connect_engine(url, "pytest setup", connections=1)
+    adopt(engine, Settings(payouts_from=os.environ["TICKETFLOW_FIRST_MONTH"]), "the suite")
+    engine.dispose()
 
 
 def run_sql(url: URL, statement: str) -> None:

@@ -19,6 +19,8 @@ from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.migrate import migrate, require_current_schema
 
+HEAD = "0014"
+
 
 @pytest.fixture
 def empty_url(server: EmbeddedServer) -> Iterator[URL]:
@@ -56,7 +58,7 @@ def test_asking_again_and_again_leaves_nothing_behind(engine: Engine) -> None:
 def test_an_empty_database_is_behind_until_it_is_migrated(empty: Engine, empty_url: URL) -> None:
     with pytest.raises(InputError) as caught:
         require_current_schema(empty)
-    sentence = "The database's schema is behind this code (empty < 0013); run `ticketflow migrate`."
+    sentence = f"The database's schema is behind this code (empty < {HEAD}); run `ticketflow migrate`."
     assert str(caught.value) == sentence
     assert migrate(empty_url)
     require_current_schema(empty)
@@ -67,7 +69,7 @@ def test_a_schema_that_is_behind_names_both_revisions(empty: Engine, empty_url: 
     for reached in ("0001", "0002"):
         assert migrate(empty_url, reached)
         assert revision(empty) == reached
-        with pytest.raises(InputError, match=rf"behind this code \({reached} < 0013\); run `ticketflow migrate`"):
+        with pytest.raises(InputError, match=rf"behind this code \({reached} < {HEAD}\); run `ticketflow migrate`"):
             require_current_schema(empty)
 
 

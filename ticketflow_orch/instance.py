@@ -15,9 +15,11 @@ from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.events import JobFailureData, RunFailureReason
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
+from ticketflow_orch.account import account
 from ticketflow_orch.database import SessionLimits, connect_engine
 from ticketflow_orch.databases import Databases, serving
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import adopt
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.processes import listens
 from ticketflow_orch.settings import Settings
@@ -77,6 +79,7 @@ def bootstrap(settings: Settings, databases: Databases, pools: Iterable[str] = P
         InputError: a schema is ahead of this code, or another bootstrap does not come to its end.
     """
     migrated = migrate(databases.ticketflow)
+    _adopt(settings, databases)
     write_home(settings)
     variables = environment(settings, databases)
     os.environ.update(variables)
@@ -157,6 +160,14 @@ def end_runs_without_worker(instance: DagsterInstance) -> list[str]:
             instance.report_run_failed(run, message, crash)
         ended.append(run.run_id)
     return ended
+
+
+def _adopt(settings: Settings, databases: Databases) -> None:
+    engine = connect_engine(databases.ticketflow, "ticketflow bootstrap", connections=1)
+    try:
+        adopt(engine, settings, account())
+    finally:
+        engine.dispose()
 
 
 def _limit_pools(instance: DagsterInstance, pools: Iterable[str]) -> None:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.account import account
+
 if TYPE_CHECKING:
     from ticketflow_orch.parking import Parking
 
@@ -32,7 +34,7 @@ def park(
             with engine.connect() as connection:
                 _list(parking.parked_by_hand(connection))
             return
-        parked = parking.park(engine, organization, reason, by or whoever(), Month.parse(settings().first_month))
+        parked = parking.park(engine, organization, reason, by or account(), Month.parse(settings().first_month))
     typer.echo(f"{parked.external_ref} is parked from {parked.month} on: {parked.reason}.")
 
 
@@ -44,16 +46,8 @@ def unpark(
     from ticketflow_orch.cli.session import database
 
     with database("unpark") as engine:
-        parked = parking.unpark(engine, organization, by or whoever())
+        parked = parking.unpark(engine, organization, by or account())
     typer.echo(f"{parked.external_ref} is not parked any more; it was since {parked.since:%Y-%m-%d}: {parked.reason}.")
-
-
-def whoever() -> str:
-    """The account and host that a command runs under."""
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _list(parkings: tuple[Parking, ...]) -> None:

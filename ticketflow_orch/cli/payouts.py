@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ticketflow_orch.account import account
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def pause(reason: Reason) -> None:
     from ticketflow_orch.payouts import decisions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.pause(connection, reason, _whoever())
+        decisions.pause(connection, reason, account())
     typer.echo("Payouts are paused; `ticketflow payouts resume` sends them again.")
 
 
@@ -114,7 +115,7 @@ def hold(reference: Reference, reason: Reason) -> None:
     from ticketflow_orch.payouts import decisions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.hold(connection, reference, reason, _whoever())
+        decisions.hold(connection, reference, reason, account())
     typer.echo(f"{reference} is held; `ticketflow payouts release {reference}` sends it.")
 
 
@@ -128,7 +129,7 @@ def release(reference: AnyReference = None, month: MonthOption = None, currency:
 
     selection = _selection(reference, month, currency)
     with database("payouts") as engine:
-        released = decisions.release(engine, selection, _whoever(), clock.now(settings().fixed_clock))
+        released = decisions.release(engine, selection, account(), clock.now(settings().fixed_clock))
         with engine.connect() as connection:
             kept = decisions.held(connection, selection)
     typer.echo(f"{released:,} released." + (f" {decisions.STILL_HELD.format(kept)}" if kept else ""))
@@ -163,7 +164,7 @@ def resolve(
         selection = _selection(reference, month, currency)
         looked_up = read_delivery(settings()).route(EVENT_TYPE).in_doubt == "look_up"
         with database("payouts") as engine:
-            asked = decisions.ask_again(engine, selection, _whoever(), looked_up=looked_up)
+            asked = decisions.ask_again(engine, selection, account(), looked_up=looked_up)
         typer.echo(f"{asked:,} asked for again.")
         return
     if reference is None:
@@ -172,9 +173,9 @@ def resolve(
         raise InputError(f"Say with --reason why payout {reference} is rejected: its organization will ask.")
     with database("payouts") as engine, transaction(engine) as connection:
         if resolution == "confirmed":
-            decisions.confirm(connection, reference, _whoever(), provider_ref)
+            decisions.confirm(connection, reference, account(), provider_ref)
         else:
-            decisions.reject(connection, reference, str(reason), _whoever())
+            decisions.reject(connection, reference, str(reason), account())
     typer.echo(f"{reference} is {resolution}.")
 
 
@@ -195,7 +196,7 @@ def return_(reference: Reference, reason: Reason) -> None:
     from ticketflow_orch.payouts import decisions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.return_payout(connection, reference, reason, _whoever())
+        decisions.return_payout(connection, reference, reason, account())
     typer.echo(f"{reference} is returned; its money is in the balance of the next month that is closed.")
 
 
@@ -206,13 +207,6 @@ def _selection(reference: str | None, month: str | None, currency: str | None) -
     if (reference is None) == (month is None) or (reference is not None and currency is not None):
         raise InputError("Name one payout by its reference, or a month with --month and, if you like, a --currency.")
     return Selection(Month.parse(month) if month else None, currency and currency.upper(), reference)
-
-
-def _whoever() -> str:
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _lines(payout: Payout) -> list[tuple[str, str]]:

@@ -20,8 +20,10 @@ def database(command: str, connections: int = 5) -> Iterator[Engine]:
     Raises:
         InputError: the database cannot be reached, or its schema is not this code's.
     """
+    from ticketflow_orch.account import account
     from ticketflow_orch.database import connect_engine
     from ticketflow_orch.databases import serving
+    from ticketflow_orch.installation import adopt
     from ticketflow_orch.migrate import migrate, require_current_schema
     from ticketflow_orch.settings import settings
 
@@ -31,6 +33,8 @@ def database(command: str, connections: int = 5) -> Iterator[Engine]:
         engine = connect_engine(databases.ticketflow, f"ticketflow {command}", connections=connections)
         try:
             require_current_schema(engine)
+            if databases.embedded is not None:
+                adopt(engine, settings(), account())
             yield engine
         finally:
             engine.dispose()

@@ -19,6 +19,7 @@ from ticketflow_orch.schema.effects import (
     reminder,
     reminder_kind,
 )
+from ticketflow_orch.schema.installation import installation, installation_change
 from ticketflow_orch.schema.settlement import (
     ledger_entry,
     parked_organization,
@@ -35,6 +36,8 @@ __all__ = [
     "data_import",
     "delivery_stop",
     "event",
+    "installation",
+    "installation_change",
     "job_execution",
     "job_firing",
     "late_capture",
