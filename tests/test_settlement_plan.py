@@ -112,6 +112,27 @@ def test_a_repeat_finds_a_chunks_entries_by_their_key_though_no_statistics_know_
     assert scans[0]["Actual Rows"] == IN_CHUNK
 
 
+@pytest.mark.every_server
+def test_a_months_total_is_summed_without_sorting_its_entries_though_no_statistics_know_of_the_month(
+    engine: Engine,
+) -> None:
+    add_movements(engine, months=1)
+    add_entries_of_the_months_before(engine, months=24)
+    plans: list[Node] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note_plan(_connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "INSERT INTO settlement_total" in statement:
+            with cursor.connection.cursor() as own:
+                own.execute(f"EXPLAIN (FORMAT JSON) {statement}", parameters)
+                plans.append(own.fetchone()[0][0]["Plan"])
+
+    settle(engine)
+    (plan,) = plans
+    assert {node["Strategy"] for node in nodes(plan) if node["Node Type"] == "Aggregate"} >= {"Hashed"}
+    assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
+
+
 def add_movements(engine: Engine, months: int) -> None:
     """`ORGANIZATIONS` organizations with two movements a month, in the `months` months that end with March."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
