@@ -33,7 +33,7 @@ def metrics(
     if textfile is not None and serve is not None:
         raise InputError("Name --textfile or --serve, not both.")
     registry = CollectorRegistry()
-    with database("metrics") as engine:
+    with database("metrics", agreeing=False) as engine:
         registry.register(TicketFlowCollector(engine, settings()))
         if serve is not None:
             _serve(registry, serve)

@@ -12,7 +12,8 @@ CREATE FUNCTION installation_rehearsal_fixed() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN
     IF OLD.business_timezone IS NOT NULL OR EXISTS (SELECT FROM organization) THEN
-        RAISE EXCEPTION 'whether a database is for rehearsals is said when it is made';
+        RAISE EXCEPTION 'whether a database is for rehearsals is said when it is made'
+            USING ERRCODE = 'object_not_in_prerequisite_state', TABLE = TG_TABLE_NAME;
     END IF;
     RETURN NEW;
 END $$;
