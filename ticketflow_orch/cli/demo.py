@@ -28,7 +28,6 @@ def demo(
     Nothing leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing
     and says so.
     """
-    from ticketflow_orch.cli.month_runs import settle_months
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.cli.settle import report
     from ticketflow_orch.cli.terminal import console, rows_shown
@@ -49,6 +48,9 @@ def demo(
             "destinations; unset it for the demo."
         )
     with instance_and_database("demo") as engine:
+        # It loads the code location, which then has the months of the database.
+        from ticketflow_orch.cli.month_runs import settle_months
+
         first = Month.parse(settings().first_month)
         partitions = len(list(months_between(first, last)))
         if months > partitions:
