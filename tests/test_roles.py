@@ -188,6 +188,9 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
         "UPDATE opening_balance SET amount = 1",
         "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (1, 'EUR', 1)",
         "UPDATE settlement_window SET ends_at = starts_at",
+        "UPDATE installation SET auto_close = true",
+        "DELETE FROM installation",
+        "DELETE FROM installation_change",
         "SET session_replication_role = replica",
     ],
 )

@@ -33,13 +33,12 @@ def change(engine: Engine, name: str, value: str, by: str) -> tuple[str, str]:
     wanted = None if name == "mail_from" and value == _NONE else parse_setting(name, value)
     with transaction(engine) as connection:
         installed = locked(connection)
+        before = installed.values[name]
         if name == "first_month":
-            month = Month.parse(value)
-            _require_fit(connection, installed.first_month, month)
-            write(connection, name, month.first_day, by)
-        else:
-            write(connection, name, wanted, by)
-    return written(installed.values[name]), written(wanted)
+            _require_fit(connection, installed.first_month, Month.parse(value))
+        if wanted != before:
+            write(connection, name, Month.parse(value).first_day if name == "first_month" else wanted, by)
+    return written(before), written(wanted)
 
 
 def _require_fit(connection: Connection, now: Month, then: Month) -> None:
