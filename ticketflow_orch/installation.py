@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy.exc import ProgrammingError
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
@@ -144,8 +146,19 @@ def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = Fals
 
 
 def locked(connection: Connection) -> Installation:
-    """The row, which nobody else changes before the caller's transaction ends."""
-    return _installation(connection.execute(_READ_FOR_CHANGE).one())
+    """The row, which nobody else changes before the caller's transaction ends.
+
+    Raises:
+        InputError: the session's role may not change it, as that of runs.
+    """
+    try:
+        return _installation(connection.execute(_READ_FOR_CHANGE).one())
+    except ProgrammingError as error:
+        if not isinstance(error.orig, InsufficientPrivilege):
+            raise
+        raise InputError(
+            "The role in TICKETFLOW_DATABASE_URL may not change what is decided here; name the owner of the schema."
+        ) from None
 
 
 def write(connection: Connection, name: str, value: str | date | datetime | bool | None, by: str) -> None:
