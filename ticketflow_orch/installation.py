@@ -31,7 +31,7 @@ Value = str | datetime | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the database says of itself. `payouts_from` None: payouts are off. `mail_from` None: nobody is mailed.
+    """What the database says of itself. `payouts_from` None: payouts are off. `mail_from` None: no statement is mailed.
 
     `id` names payments and events, see the restore. `routes_digest` is what the delivery's routes come to; None: none
     were named yet. `rehearsal`: business time may run ahead of the database's clock here.

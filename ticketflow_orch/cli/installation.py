@@ -58,7 +58,7 @@ def show(
 @app.command("set")
 def set_(
     name: Annotated[str, typer.Argument(help="business_timezone, first_month, mail_from or auto_close.")],
-    value: Annotated[str, typer.Argument(help="As its variable has it; `none` where nobody is mailed.")],
+    value: Annotated[str, typer.Argument(help="As its variable has it; `none` for mail_from: no statement is mailed.")],
     by: By = None,
 ) -> None:
     """Change one of them. Refused where it would leave months behind."""
