@@ -188,7 +188,7 @@ def parse_setting(name: str, value: str) -> str | datetime | bool | None:
         InputError: the field refuses it; names both.
     """
     try:
-        parsed: str | datetime | bool | None = getattr(Settings(**{name: value}), name)
+        parsed: str | datetime | bool | None = getattr(Settings.model_validate({name: value}), name)
     except ValidationError as error:
         fault = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise InputError(f"{name} = {value!r} is refused: {fault}.") from None
