@@ -48,12 +48,13 @@ def _decided(databases: Databases) -> dict[str, str]:
 
     engine = connect_engine(databases.ticketflow, "ticketflow env", connections=1)
     try:
-        with engine.connect() as connection:
-            try:
-                require_current_schema(engine)
+        try:
+            require_current_schema(engine)
+            with engine.connect() as connection:
                 read_installation(connection)
-            except InputError:
-                return {}
+        except InputError:
+            return {}
+        with engine.connect() as connection:
             return require_agreement(connection, settings()).environment
     finally:
         engine.dispose()
