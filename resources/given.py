@@ -1,7 +1,6 @@
 """What a run is given and cannot choose: no configuration of a run, in the launchpad or elsewhere, changes it."""
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -15,12 +14,13 @@ class Given(TreatAsResourceParam):
 def as_given(resources: Mapping[str, Any]) -> dict[str, dg.ResourceDefinition]:
     """`resources`, by key, as definitions that accept no configuration."""
     return {
-        key: resource
-        if isinstance(resource, dg.ResourceDefinition)
-        else dg.ResourceDefinition(partial(_itself, resource), config_schema={}, description=type(resource).__doc__)
+        key: resource if isinstance(resource, dg.ResourceDefinition) else _definition(resource)
         for key, resource in resources.items()
     }
 
 
-def _itself(resource: object, _: dg.InitResourceContext) -> object:
-    return resource
+def _definition(resource: object) -> dg.ResourceDefinition:
+    def itself(_: dg.InitResourceContext) -> object:
+        return resource
+
+    return dg.ResourceDefinition(itself, config_schema={}, description=type(resource).__doc__)
