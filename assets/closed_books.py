@@ -18,6 +18,7 @@ from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosing
 from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
 from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import read_installation
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -76,11 +77,13 @@ def closed_books(
     with database.engine("closed_books", connections=2) as engine:
 
         def close(month: Month) -> Mapping[str, Any]:
+            with engine.connect() as connection:
+                first_month = read_installation(connection).first_month
             result = close_month(
                 engine,
                 month,
                 now=clock.now(),
-                first_month=Month.parse(settings().first_month),
+                first_month=first_month,
                 closed_by=launched_by(context.run.tags),
                 run_id=context.run.run_id,
                 options=options,

@@ -15,6 +15,7 @@ from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlem
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import read_installation
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
@@ -68,11 +69,13 @@ def monthly_settlement(
             return
 
         def settle(month: Month) -> Mapping[str, Any]:
+            with engine.connect() as connection:
+                first_month = read_installation(connection).first_month
             result = settle_month(
                 engine,
                 month,
                 now=clock.now(),
-                first_month=Month.parse(settings().first_month),
+                first_month=first_month,
                 run_id=context.run.run_id,
                 settled_by=launched_by(context.run.tags),
                 options=SettlementOptions(
@@ -102,11 +105,13 @@ def _rehearse(
 ) -> dg.AssetObservation:
     file = Path(config.dry_run_file) if config.dry_run_file else None
     try:
+        with engine.connect() as connection:
+            first_month = read_installation(connection).first_month
         rehearsed = dry_run(
             engine,
             month,
             now=clock.now(),
-            first_month=Month.parse(settings().first_month),
+            first_month=first_month,
             chunk_size=config.chunk_size,
             file=file,
         )

@@ -12,6 +12,7 @@ from assets.progress import paced
 from assets.settlement_checks import judged
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
+from ticketflow_orch.installation import decided
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -88,10 +89,12 @@ def settlement_statements(
     with database.engine("settlement_statements", connections=2) as engine:
 
         def state(month: Month) -> Mapping[str, Any]:
+            with engine.connect() as connection:
+                options = StatementOptions.configured(decided(connection, settings()))
             result = state_month(
                 engine,
                 month,
-                StatementOptions.configured(settings()),
+                options,
                 now=clock.now(),
                 progress=partial(_say_how_far, line, month),
             )
@@ -135,7 +138,7 @@ def statements_metadata(result: StatementsResult) -> dict[str, Any]:
 
 def _summary(result: StatementsResult) -> str:
     if result.mails_off:
-        mails = "Nobody is mailed, since TICKETFLOW_MAIL_FROM is not set."
+        mails = "Nobody is mailed until `ticketflow installation set mail_from` says from when on."
     elif result.mails:
         mails = f"{counted(result.mails, 'mail')} queued."
     else:

@@ -31,9 +31,11 @@ from benchmarks.lifecycle_rivals import LEAD, NOW, bare, loop
 from benchmarks.server import connect, own_server
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.installation import adopt
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.settings import Settings
 
 JUDGED_FROM = 1_000_000
 # Autovacuum would take a share of the two processors at times of its own.
@@ -99,6 +101,7 @@ def _template(server: EmbeddedServer, name: str, reservations: int, events: int)
     engine.dispose()
     migrate(server.url(database))
     engine = connect(server, database)
+    adopt(engine, Settings(), "the benchmark")
     with engine.begin() as connection:
         # Without the triggers, which look at each row: what is measured is not how they came.
         connection.exec_driver_sql("SET LOCAL session_replication_role = replica")

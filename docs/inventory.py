@@ -20,10 +20,10 @@ outside this repository.
 """
 
 _BETWEEN = """
-The zone is `TICKETFLOW_BUSINESS_TIMEZONE`, here its default. Each schedule sets the tag `ticketflow/scheduled_for`, by
-which a run knows its window; retries and re-executions inherit it. A run that a person launches without the tag is a
-window of its own, `by hand` and the id of the first run of its family. The first thing that a run does is to write its
-start into `job_firing`.
+The zone is the installation's business time zone, here its default. Each schedule sets the tag
+`ticketflow/scheduled_for`, by which a run knows its window; retries and re-executions inherit it. A run that a person
+launches without the tag is a window of its own, `by hand` and the id of the first run of its family. The first thing
+that a run does is to write its start into `job_firing`.
 
 A schedule whose job still runs or waits skips the tick and names that run. A run whose worker is gone blocks its job
 for no longer than its maximum runtime plus one poll of the run monitoring, 30 s:

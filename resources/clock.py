@@ -1,22 +1,21 @@
 """Business time as a resource."""
 
+from dataclasses import dataclass
 from datetime import datetime
 
-import dagster as dg
-from pydantic import Field, field_validator
-
+from resources.given import Given
 from ticketflow_orch import clock
 
 
-class ClockResource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """The system's clock, or one that stands still: for tests, demos and rehearsals."""
+@dataclass(frozen=True)
+class ClockResource(Given):
+    """The system's clock, or one that stands still at `fixed_at` (ISO 8601 with an offset): for tests, rehearsals."""
 
-    fixed_at: str = Field("", description="ISO 8601 instant with an offset; empty: the system's clock.")
+    fixed_at: str = ""
 
-    @field_validator("fixed_at")
-    @classmethod
-    def _is_an_instant(cls, value: str) -> str:
-        return clock.parse_instant(value).isoformat() if value else ""
+    def __post_init__(self) -> None:
+        if self.fixed_at:
+            clock.parse_instant(self.fixed_at)
 
     def now(self) -> datetime:
         """The current instant, aware, in UTC."""

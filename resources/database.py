@@ -1,40 +1,50 @@
 """TicketFlow's database as a resource."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-import dagster as dg
-from pydantic import Field
 from sqlalchemy import Engine
 
+from resources.given import Given
 from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.databases import OURS
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import require_agreement
 from ticketflow_orch.migrate import require_current_schema
+from ticketflow_orch.settings import settings
 
-_DEFAULTS = SessionLimits()
 
-
-class DatabaseResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+@dataclass(frozen=True)
+class DatabaseResource(Given):
     """Engines on TicketFlow's database, opened per piece of work, with the limits that its role is given.
 
-    Timeouts are in seconds; 0 switches one off.
+    `url`: a Postgres URL; empty: what TICKETFLOW_DATABASE_URL says when an engine is opened.
     """
 
-    url: str = Field(description="A Postgres URL; given as an EnvVar, so that the UI shows the variable's name only.")
-    statement_timeout: float = Field(default=_DEFAULTS.statement_timeout, ge=0)
-    lock_timeout: float = Field(default=_DEFAULTS.lock_timeout, ge=0)
-    idle_in_transaction_timeout: float = Field(default=_DEFAULTS.idle_in_transaction_timeout, ge=0)
+    url: str = field(default="", repr=False)
+    limits: SessionLimits = field(default_factory=SessionLimits)
 
     @contextmanager
     def engine(self, application: str, connections: int = 5) -> Iterator[Engine]:
         """An engine for the work called `application` (job and window), closed when the block ends.
 
         Raises:
-            InputError: the URL is wrong, or the schema is behind or ahead of this code.
+            InputError: the URL is missing or wrong, the schema is behind or ahead of this code, or the settings of this
+                process disagree with the database.
         """
-        limits = SessionLimits(self.statement_timeout, self.lock_timeout, self.idle_in_transaction_timeout)
-        engine = connect_engine(self.url, application, limits=limits, connections=connections)
+        engine = connect_engine(self._address(), application, limits=self.limits, connections=connections)
         try:
             require_current_schema(engine)
+            with engine.connect() as connection:
+                require_agreement(connection, settings(), loaded=True)
             yield engine
         finally:
             engine.dispose()
+
+    def _address(self) -> str:
+        url = self.url or os.environ.get(OURS, "")
+        if not url:
+            raise InputError(f'{OURS} is not set here; set it, or eval "$(ticketflow env)".')
+        return url

@@ -3,13 +3,12 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import dagster as dg
-
+from resources.given import Given
 from ticketflow_orch.delivery.configuration import Delivery, read_delivery
 from ticketflow_orch.settings import settings
 
 
-class DeliveryResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class DeliveryResource(Given):
     """The routes and transports of the file that TICKETFLOW_DELIVERY names."""
 
     @contextmanager

@@ -1,12 +1,12 @@
 """The outbox as a resource."""
 
-import dagster as dg
 from sqlalchemy import Connection
 
+from resources.given import Given
 from ticketflow_orch import outbox
 
 
-class OutboxResource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class OutboxResource(Given):
     """Where effects on the outside world are written down, in the transaction of their cause."""
 
     def append(self, connection: Connection, event: outbox.OutboxEvent) -> bool:

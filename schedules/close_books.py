@@ -6,7 +6,7 @@ from assets.closed_books import BOOKS_CHECKS, closed_books
 from resources import DatabaseResource
 from schedules.windows import UNFINISHED, months_request, still_running
 from ticketflow_orch.books.periods import months_to_close
-from ticketflow_orch.months import Month
+from ticketflow_orch.installation import read_installation
 from ticketflow_orch.settings import settings
 
 close_books_job = dg.define_asset_job(
@@ -31,14 +31,15 @@ def close_books_schedule(
     context: dg.ScheduleEvaluationContext, database: DatabaseResource
 ) -> dg.RunRequest | dg.SkipReason:
     """One run for the months that may be closed at the tick's time."""
-    if not settings().auto_close:
-        return dg.SkipReason("TICKETFLOW_AUTO_CLOSE is off: months are closed by hand.")
     busy = still_running(context, close_books_job.name) or by_hand(context.instance)
     if busy is not None:
         return busy
     tick = context.scheduled_execution_time
     with database.engine("close_books_schedule") as engine, engine.connect() as connection:
-        months = tuple(months_to_close(connection, tick, Month.parse(settings().first_month)))
+        installed = read_installation(connection)
+        if not installed.auto_close:
+            return dg.SkipReason("auto_close is off: months are closed by hand.")
+        months = tuple(months_to_close(connection, tick, installed.first_month))
     return months_request(context, months) if months else dg.SkipReason("No month that is settled may be closed.")
 
 

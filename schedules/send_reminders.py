@@ -7,14 +7,16 @@ import dagster as dg
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
 from ticketflow_orch import reminders
+from ticketflow_orch.installation import decided
 from ticketflow_orch.settings import settings
 
 
 @dg.op(pool="send_reminders", tags={"kind": "postgres"})
 def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Queue every reminder that is due and has not been decided on yet."""
-    rules = reminders.ReminderRules.configured(settings(), clock.now())
     with database.engine(f"send_reminders/{context.run_id}") as engine:
+        with engine.connect() as connection:
+            rules = reminders.ReminderRules.configured(decided(connection, settings()), clock.now())
         once_per_window(context, engine, rules.now, lambda: asdict(reminders.send_reminders(engine, rules)))
 
 
@@ -40,7 +42,7 @@ def send_reminders_schedule(
 ) -> dg.RunRequest | dg.SkipReason:
     """A run when anything is due, unless one is at work."""
     with database.engine("send_reminders_schedule") as engine, engine.connect() as connection:
-        rules = reminders.ReminderRules.configured(settings(), clock.now())
+        rules = reminders.ReminderRules.configured(decided(connection, settings()), clock.now())
         if not reminders.reminders_are_due(connection, rules):
             return dg.SkipReason("No reminder is due.")
     return still_running(context, send_reminders_job.name) or window_request(context)

@@ -10,6 +10,7 @@ from assets import SETTLEMENT_CHECKS, monthly_settlement
 from resources import DatabaseResource
 from schedules.windows import UNFINISHED
 from ticketflow_orch.firings import window_tags
+from ticketflow_orch.installation import read_installation
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import due_months, late_months
@@ -40,7 +41,8 @@ def settlement_schedule(
     """One run per month that is due at the tick's time."""
     tick = context.scheduled_execution_time
     with database.engine("settlement_schedule") as engine, engine.connect() as connection:
-        due = sorted({*late_months(connection), *due_months(connection, tick, Month.parse(settings().first_month))})
+        first_month = read_installation(connection).first_month
+        due = sorted({*late_months(connection), *due_months(connection, tick, first_month)})
     if not due:
         return dg.SkipReason("Every month that is over is settled, and nothing came late.")
     waiting = [month for month in due if not is_in_a_run(context.instance, month)]

@@ -21,6 +21,7 @@ from ticketflow_orch.books.periods import months_to_close, ready_since
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import window_tags
+from ticketflow_orch.installation import decided, read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, oldest_due_reservation
 from ticketflow_orch.missed import Expected, Overdue, overdue, without_firing
 from ticketflow_orch.months import Month
@@ -95,7 +96,7 @@ def windows(
             if not instance.get_runs(waiting, limit=1):
                 yield Expected(schedule.job_name.removesuffix("_job"), tick)
     for tick in ticks(settlement_schedule, after, until):
-        for month in months_due_at(connection, tick, Month.parse(settings().first_month)):
+        for month in months_due_at(connection, tick, read_installation(connection).first_month):
             if not was_in_a_run(instance, month, tick):
                 yield Expected("monthly_settlement", tick, str(month))
 
@@ -124,7 +125,7 @@ def was_in_a_run(instance: dg.DagsterInstance, month: Month, tick: datetime) -> 
 def overdue_work(connection: Connection, now: datetime) -> list[Overdue]:
     """Work of the schedules that skip when nothing is due, waiting for longer than three of their intervals."""
     reservation = oldest_due_reservation(connection, LifecycleRules.configured(settings(), now))
-    reminder = oldest_due_reminder(connection, ReminderRules.configured(settings(), now))
+    reminder = oldest_due_reminder(connection, ReminderRules.configured(decided(connection, settings()), now))
     found = [
         overdue("expire_reservations", reservation, now, timedelta(minutes=1)),
         overdue("send_reminders", reminder, now, timedelta(minutes=15)),
@@ -137,9 +138,9 @@ def overdue_work(connection: Connection, now: datetime) -> list[Overdue]:
 
 def waiting_months(connection: Connection, now: datetime) -> dict[str, tuple[Month, ...]]:
     """For each daily job on months that skips when there is none: the months that it could take on, in order."""
-    first = Month.parse(settings().first_month)
+    installed = read_installation(connection)
     return {
-        "close_books": tuple(months_to_close(connection, now, first)) if settings().auto_close else (),
+        "close_books": tuple(months_to_close(connection, now, installed.first_month)) if installed.auto_close else (),
         "payouts": payouts_due_months(connection, first_paid_month(settings())),
         "statements": months_to_state(connection),
     }

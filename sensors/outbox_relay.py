@@ -12,6 +12,7 @@ from schedules.windows import UNFINISHED
 from ticketflow_orch import outbox_desk
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
+from ticketflow_orch.delivery.agreed import require_routes
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.errors import InputError
@@ -32,6 +33,11 @@ def relay_outbox(
         delivery.opened() as routes,
         database.engine(f"relay_outbox/{context.run_id}", connections_for(routes)) as engine,
     ):
+        with engine.connect() as connection:
+            try:
+                require_routes(connection, routes.digest)
+            except InputError as error:
+                raise dg.Failure(str(error)) from error
         drained = drain(engine, routes, KINDS, budget=settings().relay_budget.total_seconds(), now=clock.now)
     context.add_output_metadata({name.replace("_", " "): value for name, value in asdict(drained).items()})
     if drained.unrecorded:
@@ -59,6 +65,7 @@ def outbox_relay(
     """A run when anything is due that a relay could deliver now."""
     walk = Round(tuple(json.loads(context.cursor))) if context.cursor else Round()
     with delivery.opened() as routes, database.engine("outbox_relay") as engine, engine.connect() as connection:
+        require_routes(connection, routes.digest)
         due = is_due(connection, routes, walk)
     context.update_cursor(json.dumps(walk.after))
     if not due:

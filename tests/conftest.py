@@ -22,6 +22,7 @@ from sqlalchemy.engine import URL
 from tests.end_to_end.browser import installed
 from tests.provider import Provider
 from ticketflow_orch.database import connect_engine
+from ticketflow_orch.delivery.agreed import adopt_routes
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.installation import adopt
 from ticketflow_orch.migrate import migrate
@@ -162,7 +163,9 @@ def fresh_database(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator
 def _decide(url: URL) -> None:
     """Let a database have what the environment says, and pay from the first month on."""
     engine = connect_engine(url, "pytest setup", connections=1)
-    adopt(engine, Settings(payouts_from=os.environ["TICKETFLOW_FIRST_MONTH"]), "the suite")
+    decided = Settings(payouts_from=os.environ["TICKETFLOW_FIRST_MONTH"])
+    adopt(engine, decided, "the suite")
+    adopt_routes(engine, decided, "the suite")
     engine.dispose()
 
 

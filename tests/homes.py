@@ -13,7 +13,11 @@ from unittest.mock import patch
 from sqlalchemy.engine import URL
 
 from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.instance import Preparing
 from ticketflow_orch.settings import settings
+
+# As `ticketflow migrate` does, which also prepares a server of one's own.
+MIGRATING = Preparing(own_server=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner, Result
 
 from tests.conftest import run_sql
-from tests.homes import fresh_home, variables_for
+from tests.homes import MIGRATING, fresh_home, variables_for
 from ticketflow_orch import cli
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import EmbeddedServer
@@ -176,7 +176,7 @@ def test_the_doctor_names_each_thing_that_is_wrong_and_its_mend_until_all_is_wel
     assert "does not exist" in never.stdout
     assert "ticketflow migrate" in never.stdout
 
-    with running(read_settings()):
+    with running(read_settings(), asked=MIGRATING):
         well = invoke("doctor")
     assert well.exit_code == 0, well.output
     assert "settlement 1" in well.stdout

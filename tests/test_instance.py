@@ -15,7 +15,7 @@ from dagster._core.instance.config import PoolGranularity
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
-from tests.homes import fresh_home, variables_for
+from tests.homes import MIGRATING, fresh_home, variables_for
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.embedded import EmbeddedServer
@@ -24,9 +24,9 @@ from ticketflow_orch.instance import POOLS, running, storage_is_current
 from ticketflow_orch.settings import read_settings
 
 BOOTSTRAP = """
-from ticketflow_orch.instance import running
+from ticketflow_orch.instance import Preparing, running
 from ticketflow_orch.settings import settings
-with running(settings()) as instance:
+with running(settings(), asked=Preparing(own_server=True)) as instance:
     print(instance.migrated)
 """
 
@@ -49,7 +49,7 @@ def home(scratch: Path, url: URL, storage: URL) -> Iterator[Path]:
 @pytest.fixture
 def instance(home: Path) -> Iterator[DagsterInstance]:
     """A bootstrapped instance, opened as any Dagster process opens it."""
-    with running(read_settings()), DagsterInstance.get() as instance:
+    with running(read_settings(), asked=MIGRATING), DagsterInstance.get() as instance:
         yield instance
 
 
@@ -96,7 +96,7 @@ def test_every_pool_that_the_code_location_names_is_limited_to_one_from_the_star
 def test_a_limit_that_an_operator_set_stays(instance: DagsterInstance) -> None:
     instance.event_log_storage.set_concurrency_slots("settlement", 0)
 
-    with running(read_settings(), ["settlement", "another"]):
+    with running(read_settings(), ["settlement", "another"], asked=MIGRATING):
         assert limits(instance) == dict.fromkeys(POOLS, (1, False)) | {"settlement": (0, False), "another": (1, False)}
 
 
@@ -104,7 +104,7 @@ def test_a_limit_by_default_is_made_one_of_its_own(instance: DagsterInstance) ->
     instance.event_log_storage.initialize_concurrency_limit_to_default("another")
     assert limits(instance)["another"] == (1, True)
 
-    with running(read_settings(), ["another"]):
+    with running(read_settings(), ["another"], asked=MIGRATING):
         assert limits(instance)["another"] == (1, False)
 
 
@@ -113,7 +113,7 @@ def test_an_older_dagster_yaml_is_replaced(home: Path) -> None:
     file = home / "dagster" / "dagster.yaml"
     file.write_text("telemetry: {enabled: true}\n")
 
-    with running(read_settings()):
+    with running(read_settings(), asked=MIGRATING):
         assert "TICKETFLOW_DAGSTER_DATABASE_URL" in file.read_text()
     assert [path.name for path in file.parent.iterdir() if path.name.startswith("dagster.yaml")] == ["dagster.yaml"]
 
@@ -148,7 +148,7 @@ def test_a_storage_that_is_behind_is_upgraded(instance: DagsterInstance, storage
     run_sql(storage, "UPDATE alembic_version SET version_num = '16e3655b4d9b'")
     run_sql(storage, "ALTER TABLE concurrency_limits DROP COLUMN using_default_limit")
 
-    with running(read_settings()):
+    with running(read_settings(), asked=MIGRATING):
         assert storage_is_current(instance)
         assert limits(instance) == dict.fromkeys(POOLS, (1, False))
 
@@ -158,7 +158,7 @@ def test_a_storage_that_is_ahead_is_refused(instance: DagsterInstance, storage: 
 
     with (
         pytest.raises(InputError, match="Dagster's storage is ahead of the installed Dagster"),
-        running(read_settings()),
+        running(read_settings(), asked=MIGRATING),
     ):
         pass
 
@@ -172,14 +172,14 @@ def test_a_bootstrap_that_hangs_is_named_instead_of_waited_for(
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(6240173)")
         with (
             pytest.raises(InputError, match="Another bootstrap has worked on this database"),
-            running(read_settings()),
+            running(read_settings(), asked=MIGRATING),
         ):
             pass
     engine.dispose()
 
 
 def test_the_environment_is_all_that_a_plain_dagster_command_needs(home: Path) -> None:
-    with running(read_settings()) as ready:
+    with running(read_settings(), asked=MIGRATING) as ready:
         bare = {name: value for name, value in os.environ.items() if not name.startswith(("TICKETFLOW_", "DAGSTER_"))}
         command = [sys.executable, "-m", "dagster", "instance", "info"]
         info = subprocess.run(

@@ -26,6 +26,7 @@ from tests.books import (
     state_of,
 )
 from tests.folders import write_folder
+from tests.installed import decide
 from tests.payable import rows
 from tests.rows import add_movement, add_organization, add_void, instant
 from tests.statements import execute
@@ -88,6 +89,7 @@ def states(engine: Engine) -> dict[str, str]:
 
 def health(engine: Engine, after: timedelta = timedelta(0)) -> list[str]:
     """What health says on 5 May 2026, `after` so long a time of which the database saw nothing."""
+    decide(engine, first_month=FIRST)
     settings = Settings(fixed_clock=instant("2026-05-05T12:00"), first_month=str(FIRST))
     situation = read_situation(engine, settings)
     later = replace(situation, database_now=situation.database_now + after)

@@ -21,7 +21,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner
 
 from tests.conftest import run_sql
-from tests.homes import fresh_home, variables_for
+from tests.homes import MIGRATING, fresh_home, variables_for
 from tests.ports import free_port
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import execute
@@ -181,7 +181,7 @@ def health() -> tuple[int, list[str]]:
 
 
 def test_health_names_a_daemon_that_is_silent_and_a_window_that_was_missed(engine: Engine, home: Path) -> None:
-    with running(read_settings()):
+    with running(read_settings(), asked=MIGRATING):
         assert health() == (
             1,
             ["daemon: was never seen; no schedule runs without it; start it with `ticketflow ui`."],
@@ -196,7 +196,7 @@ def test_health_names_a_daemon_that_is_silent_and_a_window_that_was_missed(engin
 
 
 def test_health_is_ok_where_nothing_is_wrong(engine: Engine, home: Path) -> None:
-    with running(read_settings()), DagsterInstance.get() as instance:
+    with running(read_settings(), asked=MIGRATING), DagsterInstance.get() as instance:
         for kind in instance.get_required_daemon_types():
             instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), kind, "this one", []))
         assert health() == (0, ["ok"])

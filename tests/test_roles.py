@@ -29,9 +29,12 @@ from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
 from ticketflow_orch.alerts import Alert, alert_once
 from ticketflow_orch.database import connect_engine, transaction
+from ticketflow_orch.deciding import change
 from ticketflow_orch.delivery.preparing import EventKind, Rendered
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.executions import sweep
 from ticketflow_orch.firings import Firing
+from ticketflow_orch.installation import read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
 from ticketflow_orch.outbox_backlog import read_backlog
 from ticketflow_orch.parking import park, unpark
@@ -188,12 +191,22 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
         "UPDATE opening_balance SET amount = 1",
         "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (1, 'EUR', 1)",
         "UPDATE settlement_window SET ends_at = starts_at",
+        "UPDATE installation SET auto_close = true",
+        "DELETE FROM installation",
+        "DELETE FROM installation_change",
         "SET session_replication_role = replica",
     ],
 )
 def test_the_role_of_runs_cannot_rewrite_money(restricted: Engine, statement: str) -> None:
     with pytest.raises(ProgrammingError, match=r"permission denied|must be owner"), restricted.begin() as connection:
         connection.execute(text(statement))
+
+
+def test_the_role_of_runs_reads_what_is_decided_and_is_told_who_may_change_it(restricted: Engine) -> None:
+    with restricted.connect() as connection:
+        assert read_installation(connection).auto_close
+    with pytest.raises(InputError, match="name the owner of the schema"):
+        change(restricted, "auto_close", "false", "ana")
 
 
 def test_nobody_lets_a_table_of_their_own_tell_of_captures(restricted: Engine) -> None:

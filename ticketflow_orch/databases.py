@@ -69,18 +69,22 @@ def resolve(settings: Settings) -> Databases:
 
 
 @contextmanager
-def serving(settings: Settings, patience: float = 60) -> Iterator[Databases]:
+def serving(
+    settings: Settings, patience: float = 60, *, create: bool = True, dagster: bool = True
+) -> Iterator[Databases]:
     """Both databases, existing and answering, for as long as the block lasts.
 
     The embedded server is started when it does not run. The last process to leave such a block stops it, whoever
     started it, unless `ensure_running` asked for it to stay; in order if that takes no longer than `patience` seconds.
+    A database that is missing is created; on a server of one's own only if `create`. There, `dagster` says whether its
+    storage is needed at all.
 
     Raises:
         InputError: a database cannot be reached or made; one sentence says which and why.
     """
     databases = resolve(settings)
     if databases.embedded is None:
-        _require(databases)
+        _require(databases, create=create, dagster=dagster)
         yield databases
         return
     with _kept_by_us(databases.embedded, patience):
@@ -149,14 +153,28 @@ def fault(url: URL, variable: str) -> str | None:
     return None
 
 
-def _require(databases: Databases) -> None:
-    for url, variable in ((databases.ticketflow, OURS), (databases.dagster, DAGSTERS)):
+def _require(databases: Databases, *, create: bool = True, dagster: bool = True) -> None:
+    for url, variable in ((databases.ticketflow, OURS), (databases.dagster, DAGSTERS))[: 1 + dagster]:
         found = fault(url, variable)
+        if found is not None and not create and _exists(url) is False:
+            raise InputError(f"{_place(url)} does not exist; run `ticketflow migrate`, or correct {variable}.")
         # By ourselves, or by somebody else since we looked.
-        if found is not None and _is_made(url):
+        if found is not None and create and _is_made(url):
             found = fault(url, variable)
         if found is not None:
             raise InputError(found)
+
+
+def _exists(url: URL) -> bool | None:
+    """Whether the database that `url` names exists; None: nobody can be asked."""
+    engine = connect_engine(url.set(database="postgres"), "ticketflow bootstrap", connections=1)
+    try:
+        with engine.connect() as connection:
+            return bool(connection.execute(_NAMED_SO, {"name": url.database}).scalar_one())
+    except DBAPIError:
+        return None
+    finally:
+        engine.dispose()
 
 
 def _is_made(url: URL) -> bool:
@@ -168,15 +186,14 @@ def _is_made(url: URL) -> bool:
     engine = connect_engine(url.set(database="postgres"), "ticketflow bootstrap", connections=1)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            exists = text("SELECT count(*) FROM pg_database WHERE datname = CAST(:name AS name)")
-            if connection.execute(exists, {"name": url.database}).scalar_one():
+            if connection.execute(_NAMED_SO, {"name": url.database}).scalar_one():
                 return True
             name = connection.dialect.identifier_preparer.quote_identifier(str(url.database))
             try:
                 connection.exec_driver_sql(f"CREATE DATABASE {name}")
             except DBAPIError as error:
                 # Somebody else was quicker when it is there after all.
-                if not connection.execute(exists, {"name": url.database}).scalar_one():
+                if not connection.execute(_NAMED_SO, {"name": url.database}).scalar_one():
                     raise InputError(
                         f"{_place(url)} does not exist and could not be created ({_reason(error)}); "
                         f"have CREATE DATABASE {name} run by a role that may."
@@ -247,3 +264,6 @@ def _reason(error: DBAPIError) -> str:
     # libpq says "connection to server at … failed: FATAL:  reason", then hints on further lines.
     line = str(error.orig).splitlines()[0]
     return line.rsplit("failed: ", 1)[-1].removeprefix("FATAL:").strip().rstrip(".")
+
+
+_NAMED_SO = text("SELECT count(*) FROM pg_database WHERE datname = CAST(:name AS name)")

@@ -34,7 +34,7 @@ from assets import (
     settlement_statements,
     statements_add_up,
 )
-from resources import ClockResource, DatabaseResource, DeliveryResource, OutboxResource
+from resources import ClockResource, DatabaseResource, DeliveryResource, OutboxResource, as_given
 from schedules import (
     SCHEDULES,
     audit_job,
@@ -73,13 +73,15 @@ def build_definitions(resources: Mapping[str, Any] | None = None) -> dg.Definiti
         ],
         schedules=SCHEDULES,
         sensors=SENSORS,
-        resources={
-            "database": DatabaseResource(url=dg.EnvVar("TICKETFLOW_DATABASE_URL")),
-            "clock": ClockResource(fixed_at=fixed_clock.isoformat() if fixed_clock else ""),
-            "outbox": OutboxResource(),
-            "delivery": DeliveryResource(),
-            **(resources or {}),
-        },
+        resources=as_given(
+            {
+                "database": DatabaseResource(),
+                "clock": ClockResource(fixed_at=fixed_clock.isoformat() if fixed_clock else ""),
+                "outbox": OutboxResource(),
+                "delivery": DeliveryResource(),
+                **(resources or {}),
+            }
+        ),
         # Set here and not on jobs: backfills of the UI ignore a job's own. One process per run leaves no orphaned
         # step behind when it is killed.
         executor=dg.in_process_executor,

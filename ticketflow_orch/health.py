@@ -30,6 +30,7 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
 
     `outbox_late`: for how long an event may be due for delivery.
     """
+    yield from (f"settings: {fault}" for fault in situation.disagreements)
     yield from _bad_rows(situation)
     for job, since in sorted(situation.due_since.items()):
         age = situation.business_now - since

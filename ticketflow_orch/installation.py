@@ -6,27 +6,35 @@ that no two processes believe different things. Changes are kept with who made t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, text
+from psycopg.errors import InsufficientPrivilege
+from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy.exc import ProgrammingError
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 
+# What the code location needs to load, also where no database is: there the environment says it, default or not.
+LOADED = ("business_timezone", "first_month")
+# A clock that stands still may be set to the minute.
+_AHEAD = timedelta(minutes=1)
 _MIGRATE = "run `ticketflow migrate`, which takes them over from the environment once"
+
+Value = str | datetime | bool | None
 
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What the database says of itself. `payouts_from` None: payouts are off. `mail_from` None: nothing is history.
+    """What the database says of itself. `payouts_from` None: payouts are off. `mail_from` None: no statement is mailed.
 
-    `id` names payments and events, see the restore. `routes_digest` is that of the delivery's routes; None: none were
-    named yet.
+    `id` names payments and events, see the restore. `routes_digest` is what the delivery's routes come to; None: none
+    were named yet. `rehearsal`: business time may run ahead of the database's clock here.
     """
 
     id: UUID
@@ -38,6 +46,27 @@ class Installation:
     routes_digest: str | None
     changed_at: datetime
     changed_by: str
+    rehearsal: bool = False
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """What decides, by the names and in the terms of the settings."""
+        return {
+            "business_timezone": self.business_timezone,
+            "first_month": str(self.first_month),
+            "payouts_from": None if self.payouts_from is None else str(self.payouts_from),
+            "mail_from": self.mail_from,
+            "auto_close": self.auto_close,
+        }
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables by which another process loads the code location as this database has it."""
+        return {_variable(name): written(self.values[name]) for name in LOADED}
+
+    def decided(self, settings: Settings) -> Settings:
+        """`settings`, with what decides as the database has it."""
+        return settings.model_copy(update=dict(self.values))
 
 
 def read_installation(connection: Connection) -> Installation:
@@ -46,7 +75,127 @@ def read_installation(connection: Connection) -> Installation:
     Raises:
         InputError: nothing was taken over from the environment yet.
     """
+    return _installation(connection.execute(_READ).one())
+
+
+def require_agreement(connection: Connection, settings: Settings, *, loaded: bool = False) -> Installation:
+    """The installation's row, unless `settings` say otherwise than it does.
+
+    A variable that is not set agrees; but where the code location is `loaded`, its defaults were taken for real.
+
+    Raises:
+        InputError: names the variable, both values, and what to do; or nothing was taken over yet.
+    """
     row = connection.execute(_READ).one()
+    installed = _installation(row)
+    for fault in disagreements(installed, settings, row.database_now, loaded=loaded):
+        raise InputError(fault)
+    return installed
+
+
+def decided(connection: Connection, settings: Settings) -> Settings:
+    """`settings`, with what decides about money as the database has it at this moment.
+
+    Raises:
+        InputError: nothing was taken over from the environment yet.
+    """
+    return read_installation(connection).decided(settings)
+
+
+def disagreements(
+    installed: Installation, settings: Settings, database_now: datetime, *, loaded: bool = False
+) -> Iterator[str]:
+    """Each thing that `settings` say otherwise than the database, as a sentence; see `require_agreement`."""
+    for name, value in installed.values.items():
+        is_set = name in settings.model_fields_set
+        said = getattr(settings, name)
+        if said != value and (is_set or (loaded and name in LOADED)):
+            here = f"is {written(said)} here" if is_set else f"is not set here, which means {written(said)}"
+            fix = f"set it to {written(value)}" if name in LOADED else "unset it"
+            yield (
+                f"{_variable(name)} {here}, and the database says {written(value)}; {fix} and start again, or change "
+                f"the database with `{_command(name)} {written(said)}`."
+            )
+    fixed = settings.fixed_clock
+    if fixed is not None and fixed > database_now + _AHEAD and not installed.rehearsal:
+        yield (
+            f"TICKETFLOW_FIXED_CLOCK is {written(fixed)}, ahead of the database's clock, and this database is not made "
+            "for rehearsals; unset it, or rehearse in a new database that `ticketflow migrate --rehearsal` prepares."
+        )
+
+
+def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = False) -> bool:
+    """Take over what decides from `settings`, unless the row says it already; returns whether it was done now.
+
+    Raises:
+        InputError: `rehearsal` is wanted of a database that was made for real, or holds organizations.
+    """
+    values: Mapping[str, object] = {
+        "business_timezone": settings.business_timezone,
+        "first_month": Month.parse(settings.first_month).first_day,
+        "payouts_from": Month.parse(settings.payouts_from).first_day if settings.payouts_from else None,
+        "mail_from": settings.mail_from,
+        "auto_close": settings.auto_close,
+        "rehearsal": rehearsal,
+        "by": by,
+    }
+    with transaction(engine) as connection:
+        if rehearsal:
+            _require_new(connection)
+        return connection.execute(_ADOPT, values).rowcount == 1
+
+
+def locked(connection: Connection) -> Installation:
+    """The row, which nobody else changes before the caller's transaction ends.
+
+    Raises:
+        InputError: the session's role may not change it, as that of runs.
+    """
+    try:
+        return _installation(connection.execute(_READ_FOR_CHANGE).one())
+    except ProgrammingError as error:
+        if not isinstance(error.orig, InsufficientPrivilege):
+            raise
+        raise InputError(
+            "The role in TICKETFLOW_DATABASE_URL may not change what is decided here; name the owner of the schema."
+        ) from None
+
+
+def write(connection: Connection, name: str, value: str | date | datetime | bool | None, by: str) -> None:
+    """Let the database have another value, in the caller's transaction; whether it may is the caller's to judge."""
+    connection.execute(_WRITES[name], {"value": value, "by": by})
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A value that was changed, by whom and, by the database's clock, when. `role`: the session's database role."""
+
+    name: str
+    before: str
+    after: str
+    at: datetime
+    by: str
+    role: str
+
+
+def changes(connection: Connection) -> tuple[Change, ...]:
+    """All changes that were ever made, the oldest first."""
+    return tuple(
+        Change(row.name, row.before or "none", row.after or "none", row.changed_at, row.changed_by, row.changed_role)
+        for row in connection.execute(_CHANGES)
+    )
+
+
+def written(value: Value) -> str:
+    """A value as a variable has it; `none` where there is none."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "none" if value is None else value
+
+
+def _installation(row: Row[tuple[object, ...]]) -> Installation:
     if row.business_timezone is None:
         raise InputError(f"This database does not say yet what decides about money in it; {_MIGRATE}.")
     return Installation(
@@ -59,29 +208,53 @@ def read_installation(connection: Connection) -> Installation:
         routes_digest=row.routes_digest,
         changed_at=row.changed_at,
         changed_by=row.changed_by,
+        rehearsal=row.rehearsal,
     )
 
 
-def adopt(engine: Engine, settings: Settings, by: str) -> bool:
-    """Take over what decides from `settings`, unless the row says it already; returns whether it was done now."""
-    values: Mapping[str, object] = {
-        "business_timezone": settings.business_timezone,
-        "first_month": Month.parse(settings.first_month).first_day,
-        "payouts_from": Month.parse(settings.payouts_from).first_day if settings.payouts_from else None,
-        "mail_from": settings.mail_from,
-        "auto_close": settings.auto_close,
-        "by": by,
-    }
-    with transaction(engine) as connection:
-        return connection.execute(_ADOPT, values).rowcount == 1
+def _require_new(connection: Connection) -> None:
+    row = connection.execute(_READ_FOR_CHANGE).one()
+    if row.rehearsal:
+        return
+    if row.business_timezone is not None or connection.execute(_HAS_ORGANIZATIONS).scalar_one():
+        raise InputError(
+            "This database is not made for rehearsals, and becomes none; name a new one and "
+            "`ticketflow migrate --rehearsal` it."
+        )
 
 
-_READ = text("SELECT * FROM installation")
+def _variable(name: str) -> str:
+    return f"TICKETFLOW_{name.upper()}"
+
+
+def _command(name: str) -> str:
+    return "ticketflow payouts from" if name == "payouts_from" else f"ticketflow installation set {name}"
+
+
+_READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
+
+_READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")
+
+_CHANGES = text("SELECT * FROM installation_change ORDER BY id")
 
 _ADOPT = text("""
     UPDATE installation SET business_timezone = CAST(:business_timezone AS text),
         first_month = CAST(:first_month AS date), payouts_from = CAST(:payouts_from AS date),
         mail_from = CAST(:mail_from AS timestamptz), auto_close = CAST(:auto_close AS boolean),
-        changed_by = CAST(:by AS text)
+        rehearsal = CAST(:rehearsal AS boolean), changed_by = CAST(:by AS text)
     WHERE business_timezone IS NULL
 """)
+
+_WRITES = {
+    name: text(f"UPDATE installation SET {name} = CAST(:value AS {kind}), changed_by = CAST(:by AS text)")  # noqa: S608
+    for name, kind in (
+        ("business_timezone", "text"),
+        ("first_month", "date"),
+        ("payouts_from", "date"),
+        ("mail_from", "timestamptz"),
+        ("auto_close", "boolean"),
+        ("routes_digest", "text"),
+    )
+}
+
+_HAS_ORGANIZATIONS = text("SELECT EXISTS (SELECT FROM organization)")

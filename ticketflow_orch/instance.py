@@ -13,16 +13,19 @@ from pathlib import Path
 from alembic.util.exc import CommandError
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from dagster._core.events import JobFailureData, RunFailureReason
+from dagster._core.instance import InstanceRef
 from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from ticketflow_orch.account import account
 from ticketflow_orch.database import SessionLimits, connect_engine
 from ticketflow_orch.databases import Databases, serving
+from ticketflow_orch.delivery.agreed import adopt_routes
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import adopt
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.installation import Installation, adopt, require_agreement
+from ticketflow_orch.migrate import migrate, require_current_schema
 from ticketflow_orch.processes import listens
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settings import settings as current_settings
 from ticketflow_orch.turns import one_at_a_time
 
 # Every pool that an asset or op of the code location names; a test holds the two together.
@@ -56,33 +59,59 @@ class Instance:
     migrated: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Preparing:
+    """What a person asked to be prepared: also a server of their own, and a new database for rehearsals."""
+
+    own_server: bool = False
+    rehearsal: bool = False
+
+
 @contextmanager
-def running(settings: Settings, pools: Iterable[str] = POOLS, patience: float = 60) -> Iterator[Instance]:
+def running(
+    settings: Settings,
+    pools: Iterable[str] = POOLS,
+    patience: float = 60,
+    *,
+    asked: Preparing = Preparing(),
+) -> Iterator[Instance]:
     """A bootstrapped instance for as long as the block lasts; its embedded server is stopped by its last user.
 
     The stop is in order if that takes no longer than `patience` seconds.
 
     Raises:
-        InputError: a database cannot be reached, or is ahead of this code.
+        InputError: as `bootstrap` does, or a database cannot be reached.
     """
-    with serving(settings, patience) as databases:
-        yield bootstrap(settings, databases, pools)
+    with serving(settings, patience, create=asked.own_server) as databases:
+        yield bootstrap(settings, databases, pools, asked=asked)
 
 
-def bootstrap(settings: Settings, databases: Databases, pools: Iterable[str] = POOLS) -> Instance:
+def bootstrap(
+    settings: Settings,
+    databases: Databases,
+    pools: Iterable[str] = POOLS,
+    *,
+    asked: Preparing = Preparing(),
+) -> Instance:
     """Bring TicketFlow's schema, Dagster's home and storage, and the limits of `pools` to what this code needs.
 
     Safe to repeat, and to start twice at once: the second waits, then finds nothing left. The variables of the result
-    are set in this process too, since Dagster reads its storage's URL from there.
+    are set in this process too, since Dagster reads its storage's URL from there, and the code location what the
+    database has decided. The databases of a server of one's own are prepared only when that was asked for.
 
     Raises:
-        InputError: a schema is ahead of this code, or another bootstrap does not come to its end.
+        InputError: a schema is ahead of this code, or behind it on a server of one's own; the settings and the
+            database disagree; or another bootstrap does not come to its end.
     """
-    migrated = migrate(databases.ticketflow)
-    _adopt(settings, databases)
+    prepares = databases.embedded is not None or asked.own_server
+    migrated = prepares and migrate(databases.ticketflow)
+    installed = _installed(settings, databases, asked if prepares else None)
     write_home(settings)
-    variables = environment(settings, databases)
+    variables = environment(settings, databases) | installed.environment
     os.environ.update(variables)
+    current_settings.cache_clear()
+    if not prepares:
+        _require_storage(settings, databases)
     unbounded = SessionLimits(statement_timeout=0, idle_in_transaction_timeout=0)
     engine = connect_engine(databases.dagster, "ticketflow bootstrap", limits=unbounded, connections=1)
     try:
@@ -162,12 +191,33 @@ def end_runs_without_worker(instance: DagsterInstance) -> list[str]:
     return ended
 
 
-def _adopt(settings: Settings, databases: Databases) -> None:
+@contextmanager
+def untouched(home: Path, databases: Databases) -> Iterator[DagsterInstance]:
+    """The instance in `home`, without the tables that opening it would create."""
+    url = databases.dagster.render_as_string(hide_password=False)
+    storage = {"postgres": {"postgres_url": url, "should_autocreate_tables": False}}
+    reference = InstanceRef.from_dir(str(home), overrides={"storage": storage})
+    with DagsterInstance.from_ref(reference) as instance:
+        yield instance
+
+
+def _installed(settings: Settings, databases: Databases, asked: Preparing | None) -> Installation:
     engine = connect_engine(databases.ticketflow, "ticketflow bootstrap", connections=1)
     try:
-        adopt(engine, settings, account())
+        require_current_schema(engine)
+        if asked is not None:
+            adopt(engine, settings, account(), rehearsal=asked.rehearsal)
+            adopt_routes(engine, settings, account())
+        with engine.connect() as connection:
+            return require_agreement(connection, settings)
     finally:
         engine.dispose()
+
+
+def _require_storage(settings: Settings, databases: Databases) -> None:
+    with untouched(dagster_home(settings), databases) as instance:
+        if not storage_is_current(instance):
+            raise InputError("Dagster's storage is not that of the installed Dagster; run `ticketflow migrate`.")
 
 
 def _limit_pools(instance: DagsterInstance, pools: Iterable[str]) -> None:

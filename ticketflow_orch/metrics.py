@@ -118,6 +118,12 @@ def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
         ),
         (
             "",
+            "settings_disagreeing",
+            "Settings here that say otherwise than the database, which is followed; `ticketflow health` says which.",
+            len(situation.disagreements),
+        ),
+        (
+            "",
             "figures_missing",
             "Metrics that are missing because a row cannot be read; `ticketflow health` says which.",
             len(situation.unanswered),

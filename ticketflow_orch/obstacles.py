@@ -136,7 +136,7 @@ def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstac
         yield Obstacle(
             f"movements: some lie before {first_month}, the first month, such as {row.external_ref} at "
             f"{row.oldest.isoformat(timespec='seconds')}", row.recorded_at,
-            "void them and enter them in a month that is settled here, or set TICKETFLOW_FIRST_MONTH earlier",
+            "void them and enter them in a month that is settled here, or `ticketflow installation set first_month`",
         )  # fmt: skip
 
 

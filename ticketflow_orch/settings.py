@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -179,3 +179,19 @@ def read_settings() -> Settings:
         raise InputError(f"{variable}={first['input']!r} is refused: {fault}.") from None
     except InputError as error:
         raise InputError(f"A TICKETFLOW_ variable is refused: {error}") from None
+
+
+def parse_setting(name: str, value: str) -> str | datetime | bool | None:
+    """What `value` comes to as the field `name`, by the rules that its variable has.
+
+    Raises:
+        InputError: the field refuses it; names both.
+    """
+    try:
+        parsed: str | datetime | bool | None = getattr(Settings.model_validate({name: value}), name)
+    except ValidationError as error:
+        fault = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"{name} = {value!r} is refused: {fault}.") from None
+    except InputError as error:
+        raise InputError(f"{name} is refused: {error}") from None
+    return parsed

@@ -17,6 +17,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.chunked import in_words, is_one_row_s
 from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.executions import Execution, stale_claims
+from ticketflow_orch.installation import disagreements, read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import Obstacle, read_obstacles
@@ -53,7 +54,8 @@ class Situation:
     `unstated` for each closed month that lacks statements: since when it is closed. `unknown_zones`: the first hundred
     organizations in a time zone that tzdata does not know, with its name. `clock_difference` is in seconds, positive
     where this host is ahead of the database. `unanswered`: the figures, or the jobs in `due_since`, that a row's own
-    data keep from being told, and why; in their place stands what stands for nothing.
+    data keep from being told, and why; in their place stands what stands for nothing. `disagreements`: what this
+    process's settings say otherwise than the database, which is followed.
     """
 
     business_now: datetime
@@ -76,6 +78,7 @@ class Situation:
     without_ticket: int
     unanswered: Mapping[str, str]
     obstacles: tuple[Obstacle, ...] = ()
+    disagreements: tuple[str, ...] = ()
 
 
 def read_situation(engine: Engine, settings: Settings) -> Situation:
@@ -86,6 +89,9 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
         )
         database_now, difference = clocks(connection)
         now = clock.now(settings.fixed_clock)
+        installed = read_installation(connection)
+        said = tuple(disagreements(installed, settings, database_now))
+        settings = installed.decided(settings)
         since = database_now - _DAY
         ask = _Questions(connection)
         counted = ask.counted
@@ -110,6 +116,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             without_ticket=ask("without_ticket", lambda: len(money_without_ticket(connection, _MOST_CASES)), 0),
             unanswered=ask.unanswered,
             obstacles=ask("obstacles", lambda: _obstacles(connection, settings), ()),
+            disagreements=said,
         )
 
 

@@ -16,11 +16,11 @@ from resources import ClockResource, DatabaseResource
 from schedules import close_books_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
 from tests.books import FEBRUARY, JANUARY, MARCH, balances, close, set_minimum, state_of
+from tests.installed import decide
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import settle, tamper
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.parking import park
-from ticketflow_orch.settings import settings
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 
@@ -186,15 +186,10 @@ def test_the_schedule_requests_all_months_that_may_be_closed_in_one_run(
 
 
 def test_the_schedule_leaves_closing_to_people_where_it_is_told_to(
-    engine: Engine, url: URL, instance: dg.DagsterInstance, theatre: int, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, url: URL, instance: dg.DagsterInstance, theatre: int
 ) -> None:
-    monkeypatch.setenv("TICKETFLOW_AUTO_CLOSE", "false")
-    settings.cache_clear()
-    try:
-        assert tick(url, instance) == "TICKETFLOW_AUTO_CLOSE is off: months are closed by hand."
-    finally:
-        monkeypatch.delenv("TICKETFLOW_AUTO_CLOSE")
-        settings.cache_clear()
+    decide(engine, auto_close=False)
+    assert tick(url, instance) == "auto_close is off: months are closed by hand."
 
 
 @pytest.mark.parametrize("launched", ["by the schedule", "by hand"])

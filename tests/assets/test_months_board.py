@@ -33,7 +33,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
-def resources(url: URL) -> dict[str, dg.ConfigurableResource[object]]:
+def resources(url: URL) -> dict[str, object]:
     return {
         "database": DatabaseResource(url=url.render_as_string(hide_password=False)),
         "clock": ClockResource(fixed_at="2026-03-15T12:00:00Z"),

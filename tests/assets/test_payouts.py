@@ -15,6 +15,7 @@ from assets import PAYOUT_CHECKS, payouts
 from resources import ClockResource, DatabaseResource
 from schedules.payouts import payouts_job, payouts_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
+from tests.installed import decide
 from tests.payable import close_owing, close_with, owing, request, rows
 from tests.rows import add_organization, instant
 from tests.schedules.runs import months_tick
@@ -33,8 +34,9 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture(autouse=True)
-def paying(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def paying(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Payouts begin in January."""
+    decide(engine, payouts_from=JANUARY)
     monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
     settings.cache_clear()
     yield
@@ -140,6 +142,7 @@ def test_a_month_before_the_first_that_is_paid_says_plainly_that_nobody_is(
     engine: Engine, url: URL, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owing(engine)
+    decide(engine, payouts_from=None)
     monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "")
     settings.cache_clear()
     shown = metadata_of(materialize(url, instance, MARCH))["2026-03"]

@@ -101,7 +101,10 @@ def test_a_backfill_states_its_months_in_one_run_each_with_its_own_figures(
     assert metadata["2026-03"]["csv"] == str(place / "2026-03" / "statements.csv")
     written = sum(path.stat().st_size for path in (place / "2026-03").rglob("*") if path.is_file())
     assert metadata["2026-03"]["bytes"] == written
-    assert "Nobody is mailed, since TICKETFLOW_MAIL_FROM is not set." in metadata["2026-03"]["summary"]
+    assert (
+        "Nobody is mailed until `ticketflow installation set mail_from` says from when on."
+        in metadata["2026-03"]["summary"]
+    )
     assert checks_of(result)["statements_add_up"] == (True, "No month is bad.")
     with engine.connect() as connection:
         stated = connection.execute(text("SELECT count(*) FROM settlement_period WHERE stated_at IS NOT NULL"))

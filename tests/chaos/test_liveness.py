@@ -17,8 +17,10 @@ from sqlalchemy.engine import URL
 from tests.chaos.endings import Ending
 from tests.chaos.histories import FIRST, Platform
 from tests.conftest import fresh_database
+from tests.installed import decide
 from tests.rows import instant
 from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
 HISTORIES = int(os.environ.get("LIVENESS_HISTORIES", "20"))
@@ -55,8 +57,10 @@ def test_the_schedules_come_to_the_end_whatever_happened_or_health_says_why_not(
     engine: Engine, tmp_path: Path, instance: dg.DagsterInstance, configured: pytest.MonkeyPatch, seed: int
 ) -> None:
     random = Random(seed)
+    payouts_from = random.choice(["", "2025-10", "2025-11"])
+    decide(engine, first_month=FIRST, payouts_from=Month.parse(payouts_from) if payouts_from else None)
     for name, value in {
-        "PAYOUTS_FROM": random.choice(["", "2025-10", "2025-11"]),
+        "PAYOUTS_FROM": payouts_from,
         "PARKED_LIMIT": random.choice(["100", "100", "100", "0"]),
     }.items():
         configured.setenv(f"TICKETFLOW_{name}", value)

@@ -21,7 +21,7 @@ from schedules.expire_reservations import expire_reservations_job
 from schedules.housekeeping import PRUNED_JOBS, clean_up, delete_ended_runs, housekeeping_job, housekeeping_schedule
 from schedules.settlement import monthly_settlement_job
 from tests.conftest import run_sql
-from tests.homes import fresh_home, variables_for
+from tests.homes import MIGRATING, fresh_home, variables_for
 from tests.rows import instant
 from tests.statements import execute
 from ticketflow_orch.database import connect_engine
@@ -48,7 +48,7 @@ def instance(scratch: Path, url: URL, storage: URL) -> Iterator[dg.DagsterInstan
     """A bootstrapped instance whose storage is Postgres."""
     with (
         fresh_home(scratch, **variables_for(url, storage)),
-        running(read_settings()),
+        running(read_settings(), asked=MIGRATING),
         dg.DagsterInstance.get() as instance,
     ):
         yield instance

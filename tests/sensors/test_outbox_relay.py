@@ -28,7 +28,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 @pytest.fixture(autouse=True)
 def home(scratch: Path) -> Iterator[Path]:
-    with fresh_home(scratch) as home:
+    with fresh_home(scratch, TICKETFLOW_FIRST_MONTH="2014-10") as home:
         home.mkdir()
         yield home
 

@@ -86,8 +86,9 @@ INVARIANTS = (
     ),
     Invariant(
         "movements_have_a_month",
-        "Every movement lies in a month that is, or will be, settled: none before TICKETFLOW_FIRST_MONTH.",
-        "Set TICKETFLOW_FIRST_MONTH to the month of the earliest; once months are closed, void it and enter it again.",
+        "Every movement lies in a month that is, or will be, settled: none before the first month.",
+        "`ticketflow installation set first_month` to that of the earliest; once months are closed, void it and enter "
+        "it again.",
         Scope.DATABASE,
         ledger.movements_before_the_first_month,
     ),

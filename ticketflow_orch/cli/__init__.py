@@ -25,6 +25,7 @@ from ticketflow_orch.cli import (
     explain,
     health,
     importing,
+    installation,
     late,
     metrics,
     migrate,
@@ -85,6 +86,7 @@ app.command("metrics")(metrics.metrics)
 app.command("import")(importing.import_)
 app.command("migrate")(migrate.migrate)
 app.command("env")(env.env)
+app.add_typer(installation.app, name="installation")
 app.add_typer(payouts.app, name="payouts")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(claims.app, name="claims")

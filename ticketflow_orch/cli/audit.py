@@ -26,11 +26,13 @@ def audit(
     from ticketflow_orch.auditing import INVARIANTS, Asked, examine, organization_members, snapshot
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import steps_shown
+    from ticketflow_orch.installation import decided
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
 
-    asked = Asked.configured(settings(), None if month is None else Month.parse(month))
+    only = None if month is None else Month.parse(month)
     with database("audit") as engine, snapshot(engine) as connection, steps_shown(len(INVARIANTS)) as step:
+        asked = Asked.configured(decided(connection, settings()), only)
         if organization is not None:
             asked = asked.narrowed_to(organization_members(connection, organization))
         verdicts = list(

@@ -23,7 +23,6 @@ def close(
     Exit code 1 when a month is refused, or a check is red.
     """
     from ticketflow_orch.account import account
-    from ticketflow_orch.cli.month_runs import close_months
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.months import Month, months_between
 
@@ -33,6 +32,9 @@ def close(
     if not months:
         raise InputError(f"There is no month from {first} to {last}; turn the two around.")
     with instance_and_database("close"):
+        # It loads the code location, which then has the months of the database.
+        from ticketflow_orch.cli.month_runs import close_months
+
         run = close_months(months, {"user": by or account()})
     out = console()
     for said in run.said:

@@ -28,9 +28,6 @@ def demo(
     Nothing leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing
     and says so.
     """
-    import os
-
-    from ticketflow_orch.cli.month_runs import settle_months
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.cli.settle import report
     from ticketflow_orch.cli.terminal import console, rows_shown
@@ -45,20 +42,23 @@ def demo(
     business_now = now(settings().fixed_clock)
     # The month before last is over in every zone on earth, whatever hour it is here.
     last = Month.of_instant(business_now, "Pacific/Pago_Pago").previous()
-    first = Month.parse(settings().first_month)
-    partitions = len(list(months_between(first, last)))
-    if months > partitions:
-        raise InputError(f"{first} to {last} are {partitions} months, not {months}; set TICKETFLOW_FIRST_MONTH.")
     if settings().delivery is not None:
         raise InputError(
             f"The demo pays organizations that do not exist, and TICKETFLOW_DELIVERY={settings().delivery} names real "
             "destinations; unset it for the demo."
         )
-    # Whoever has decided from when on people are paid has decided it for the demo too.
-    os.environ.setdefault("TICKETFLOW_PAYOUTS_FROM", str(first))
-    settings.cache_clear()
     with instance_and_database("demo") as engine:
+        # It loads the code location, which then has the months of the database.
+        from ticketflow_orch.cli.month_runs import settle_months
+
+        first = Month.parse(settings().first_month)
+        partitions = len(list(months_between(first, last)))
+        if months > partitions:
+            raise InputError(
+                f"{first} to {last} are {partitions} months, not {months}; `ticketflow installation set first_month`."
+            )
         require_no_others(engine)
+        pay_from(engine, first)
         with rows_shown() as progress:
             loaded = load_demo(engine, last, months=months, organizations=organizations, progress=progress)
         out.print(str(loaded))
@@ -79,6 +79,17 @@ def demo(
     raise typer.Exit(0 if green else 1)
 
 
+def pay_from(engine: Engine, month: Month) -> None:
+    """Pay from `month` on, unless somebody has decided from when on people are paid."""
+    from ticketflow_orch.account import account
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.installation import locked, write
+
+    with transaction(engine) as connection:
+        if locked(connection).payouts_from is None:
+            write(connection, "payouts_from", month.first_day, f"ticketflow demo, {account()}")
+
+
 def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last: Month) -> list[SpanRun]:
     """Close all months that may be, request what they pay, write the statements of `last`; returns what ran.
 
@@ -86,6 +97,7 @@ def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last:
     """
     from ticketflow_orch.books.periods import months_to_close
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
+    from ticketflow_orch.installation import decided
     from ticketflow_orch.payouts.request import first_paid_month, payouts_due_months
     from ticketflow_orch.settings import settings
     from ticketflow_orch.statements.audit import months_to_state
@@ -94,7 +106,7 @@ def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last:
         closing = list(months_to_close(connection, now, first_month))
     ran = _ran(CLOSING_JOB, closing, "closed, with {balances written:,} balances")
     with engine.connect() as connection:
-        paying = payouts_due_months(connection, first_paid_month(settings()))
+        paying = payouts_due_months(connection, first_paid_month(decided(connection, settings())))
     ran += _ran(PAYOUTS_JOB, paying, "paid: {requested:,} payouts requested, {held:,} held for review")
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
@@ -123,6 +135,7 @@ def _ran(job: str, months: Sequence[Month], sentence: str) -> list[SpanRun]:
 def deliver(engine: Engine) -> int:
     """Deliver what is due, which all goes to a file, and say so; returns how much it was."""
     from ticketflow_orch.cli.terminal import console
+    from ticketflow_orch.delivery.agreed import require_routes
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.delivery.kinds import KINDS
     from ticketflow_orch.relay import drain
@@ -130,6 +143,8 @@ def deliver(engine: Engine) -> int:
 
     delivery = read_delivery(settings())
     try:
+        with engine.connect() as connection:
+            require_routes(connection, delivery.digest)
         delivered = drain(engine, delivery, KINDS, budget=_LONGEST_DELIVERY).delivered
     finally:
         delivery.close()

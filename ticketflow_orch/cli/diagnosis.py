@@ -8,20 +8,27 @@ import platform
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import version
-from pathlib import Path
 
 from dagster import DagsterInstance
-from dagster._core.instance import InstanceRef
 
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.database import clocks, connect_engine
 from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
+from ticketflow_orch.delivery.agreed import FIX, routes_changed
+from ticketflow_orch.delivery.configuration import read_routes
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.instance import POOLS, dagster_home, home_is_current, storage_is_current, unlimited_pools
+from ticketflow_orch.installation import Installation, disagreements, read_installation, written
+from ticketflow_orch.instance import (
+    POOLS,
+    dagster_home,
+    home_is_current,
+    storage_is_current,
+    unlimited_pools,
+    untouched,
+)
 from ticketflow_orch.migrate import require_current_schema
 from ticketflow_orch.settings import Settings
 
@@ -66,6 +73,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield schema
     if schema.state == State.OK:
         yield _order_of_recording(databases)
+        yield from _installation(settings, databases)
     yield from _dagster(settings, databases)
 
 
@@ -140,6 +148,36 @@ def _order_of_recording(databases: Databases) -> Finding:
     return Finding(subject, State.OK, "ids of movements are drawn one at a time, ahead of all that was read")
 
 
+def _installation(settings: Settings, databases: Databases) -> Iterator[Finding]:
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
+    try:
+        with engine.connect() as connection:
+            installed = read_installation(connection)
+            database_now, _ = clocks(connection)
+    except InputError as error:
+        yield Finding("installation", State.WRONG, str(error), _MIGRATE)
+        return
+    finally:
+        engine.dispose()
+    faults = list(disagreements(installed, settings, database_now))
+    said = ", ".join(f"{name} {written(value)}" for name, value in installed.values.items())
+    detail = " ".join(faults) or f"{said}; `ticketflow installation` says since when"
+    yield Finding("installation", State.WRONG if faults else State.OK, detail, "as it says" if faults else "")
+    yield _routes(settings, installed)
+
+
+def _routes(settings: Settings, installed: Installation) -> Finding:
+    try:
+        differences = routes_changed(installed.routes_digest, read_routes(settings))
+    except InputError as error:
+        return Finding("routes", State.WRONG, str(error), "correct what it names")
+    if not differences:
+        return Finding("routes", State.OK, "those of the database")
+    # A host that delivers nothing needs no file.
+    state = State.STOPPED if settings.delivery is None else State.WRONG
+    return Finding("routes", state, f"nothing is delivered from here: {'; '.join(differences)}", FIX)
+
+
 def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
     found = fault(databases.dagster, DAGSTERS)
     if found is not None:
@@ -157,16 +195,6 @@ def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
         yield Finding("dagster storage", State.OK, "at the revision of the installed Dagster")
         yield _pools(instance)
         yield daemon(instance)
-
-
-@contextmanager
-def untouched(home: Path, databases: Databases) -> Iterator[DagsterInstance]:
-    """The instance, without the tables that opening it would create."""
-    url = databases.dagster.render_as_string(hide_password=False)
-    storage = {"postgres": {"postgres_url": url, "should_autocreate_tables": False}}
-    reference = InstanceRef.from_dir(str(home), overrides={"storage": storage})
-    with DagsterInstance.from_ref(reference) as instance:
-        yield instance
 
 
 def _pools(instance: DagsterInstance) -> Finding:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from ticketflow_orch.databases import Databases
 
 
 def env(
@@ -14,18 +17,44 @@ def env(
 ) -> None:
     """Print the variables that make plain `dagster …` commands work here: eval "$(ticketflow env)".
 
-    They hold the databases' passwords. Nothing is started: an embedded server needs `ticketflow db start`.
+    They hold the databases' passwords, and what the database has decided where it answers. Nothing is started: an
+    embedded server needs `ticketflow db start`.
     """
-    from ticketflow_orch.databases import resolve
+    from ticketflow_orch.databases import OURS, fault, resolve
     from ticketflow_orch.instance import environment, write_home
     from ticketflow_orch.settings import settings
 
     databases = resolve(settings())
     write_home(settings())
     variables = environment(settings(), databases)
+    is_stopped = databases.embedded is not None and not databases.embedded.is_running()
+    if not is_stopped and fault(databases.ticketflow, OURS) is None:
+        variables |= _decided(databases)
     if as_json:
         typer.echo(json.dumps(variables, indent=2))
     else:
         typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
-    if databases.embedded is not None and not databases.embedded.is_running():
+    if is_stopped:
         typer.echo("The embedded Postgres is stopped; start it with `ticketflow db start`.", err=True)
+
+
+def _decided(databases: Databases) -> dict[str, str]:
+    """What the code location needs of the database's row; nothing where the schema has none yet."""
+    from ticketflow_orch.database import connect_engine
+    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.installation import read_installation, require_agreement
+    from ticketflow_orch.migrate import require_current_schema
+    from ticketflow_orch.settings import settings
+
+    engine = connect_engine(databases.ticketflow, "ticketflow env", connections=1)
+    try:
+        try:
+            require_current_schema(engine)
+            with engine.connect() as connection:
+                read_installation(connection)
+        except InputError:
+            return {}
+        with engine.connect() as connection:
+            return require_agreement(connection, settings()).environment
+    finally:
+        engine.dispose()

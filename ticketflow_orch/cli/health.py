@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from ticketflow_orch.databases import Databases
+    from ticketflow_orch.installation import Installation
     from ticketflow_orch.settings import Settings
 
 # Every daily window comes within it, also on the day with 25 hours.
@@ -89,16 +90,33 @@ def _database(databases: Databases, engine: Engine) -> str | None:
 
 
 def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
+    from ticketflow_orch.cli.session import take_over
     from ticketflow_orch.health import problems
+    from ticketflow_orch.installation import read_installation
     from ticketflow_orch.situation import read_situation
 
-    yield from problems(read_situation(engine, settings), settings.business_timezone, settings.outbox_late)
+    with engine.connect() as connection:
+        installed = read_installation(connection)
+    # The windows of the code location are those of the database, whatever the environment says.
+    take_over(installed)
+    yield from problems(read_situation(engine, settings), installed.business_timezone, settings.outbox_late)
+    if settings.delivery is not None:
+        yield from _other_routes(settings, installed)
+
+
+def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
+    from ticketflow_orch.delivery.agreed import FIX, routes_changed
+    from ticketflow_orch.delivery.configuration import read_routes
+
+    differences = routes_changed(installed.routes_digest, read_routes(settings))
+    if differences:
+        yield f"routes: nothing is delivered from here: {'; '.join(differences)}; {FIX}."
 
 
 def _dagster(databases: Databases, settings: Settings, engine: Engine | None) -> Iterator[str]:
-    from ticketflow_orch.cli.diagnosis import State, daemon, untouched
+    from ticketflow_orch.cli.diagnosis import State, daemon
     from ticketflow_orch.databases import DAGSTERS, fault
-    from ticketflow_orch.instance import dagster_home, home_is_current, storage_is_current
+    from ticketflow_orch.instance import dagster_home, home_is_current, storage_is_current, untouched
 
     found = fault(databases.dagster, DAGSTERS)
     if found is not None:

@@ -33,8 +33,9 @@ def metrics(
     if textfile is not None and serve is not None:
         raise InputError("Name --textfile or --serve, not both.")
     registry = CollectorRegistry()
-    with database("metrics") as engine:
-        registry.register(TicketFlowCollector(engine, settings()))
+    said = settings()
+    with database("metrics", agreeing=False) as engine:
+        registry.register(TicketFlowCollector(engine, said))
         if serve is not None:
             _serve(registry, serve)
         elif textfile is None:

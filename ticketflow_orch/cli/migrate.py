@@ -2,13 +2,45 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+if TYPE_CHECKING:
+    from ticketflow_orch.instance import Instance
 
-def migrate() -> None:
-    """Bring both databases, the Dagster instance and its pools to this version. Safe to repeat, also at once."""
-    from ticketflow_orch.instance import running
+
+def migrate(
+    rehearsal: Annotated[
+        bool, typer.Option("--rehearsal", help="A new database, in which business time may run ahead of its clock.")
+    ] = False,
+) -> None:
+    """Bring both databases, the Dagster instance and its pools to this version. Safe to repeat, also at once.
+
+    The first time, what decides about money is taken over from the environment: `ticketflow installation` shows it.
+    """
+    from ticketflow_orch.delivery.agreed import FIX
+    from ticketflow_orch.instance import Preparing, running
     from ticketflow_orch.settings import settings
 
-    with running(settings()) as instance:
+    with running(settings(), asked=Preparing(own_server=True, rehearsal=rehearsal)) as instance:
         typer.echo("The schema was brought up to date." if instance.migrated else "The schema is up to date.")
+        differences = _other_routes(instance)
+    # Who migrates need not deliver, so a host without a file of routes says nothing about them.
+    if differences and settings().delivery is not None:
+        typer.echo(f"Nothing will be delivered with these routes: {'; '.join(differences)}; {FIX}.", err=True)
+
+
+def _other_routes(instance: Instance) -> tuple[str, ...]:
+    from ticketflow_orch.database import connect_engine
+    from ticketflow_orch.delivery.agreed import routes_changed
+    from ticketflow_orch.delivery.configuration import read_routes
+    from ticketflow_orch.installation import read_installation
+    from ticketflow_orch.settings import settings
+
+    engine = connect_engine(instance.databases.ticketflow, "ticketflow migrate", connections=1)
+    try:
+        with engine.connect() as connection:
+            return routes_changed(read_installation(connection).routes_digest, read_routes(settings()))
+    finally:
+        engine.dispose()

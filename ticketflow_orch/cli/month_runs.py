@@ -151,7 +151,7 @@ def _require_partitions(months: Sequence[Month]) -> None:
         if not partitions.has_partition_key(str(month)):
             raise InputError(
                 f"{month} is none of the months that are over, {first} to {last}; "
-                "TICKETFLOW_FIRST_MONTH sets the first."
+                "`ticketflow installation set first_month` sets the first."
             )
 
 

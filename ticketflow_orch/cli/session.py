@@ -9,25 +9,29 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from ticketflow_orch.installation import Installation
+
 
 @contextmanager
-def database(command: str, connections: int = 5) -> Iterator[Engine]:
+def database(command: str, connections: int = 5, *, agreeing: bool = True) -> Iterator[Engine]:
     """An engine on TicketFlow's database at the current schema, for as long as `command` runs.
 
     On the embedded server a schema that is behind is brought up to date, since nobody else would do it; elsewhere
-    that is a decision of whoever runs the server.
+    that is a decision of whoever runs the server. From then on this process has the month and zone of the database.
+    Who changes what decides, or says how it is, need not be `agreeing` with it.
 
     Raises:
-        InputError: the database cannot be reached, or its schema is not this code's.
+        InputError: the database cannot be reached, its schema is not this code's, or the settings disagree with it.
     """
     from ticketflow_orch.account import account
     from ticketflow_orch.database import connect_engine
     from ticketflow_orch.databases import serving
-    from ticketflow_orch.installation import adopt
+    from ticketflow_orch.delivery.agreed import adopt_routes
+    from ticketflow_orch.installation import adopt, read_installation, require_agreement
     from ticketflow_orch.migrate import migrate, require_current_schema
     from ticketflow_orch.settings import settings
 
-    with serving(settings()) as databases:
+    with serving(settings(), create=False, dagster=False) as databases:
         if databases.embedded is not None:
             migrate(databases.ticketflow)
         engine = connect_engine(databases.ticketflow, f"ticketflow {command}", connections=connections)
@@ -35,6 +39,10 @@ def database(command: str, connections: int = 5) -> Iterator[Engine]:
             require_current_schema(engine)
             if databases.embedded is not None:
                 adopt(engine, settings(), account())
+                adopt_routes(engine, settings(), account())
+            with engine.connect() as connection:
+                installed = require_agreement(connection, settings()) if agreeing else read_installation(connection)
+            take_over(installed)
             yield engine
         finally:
             engine.dispose()
@@ -45,7 +53,7 @@ def instance_and_database(command: str) -> Iterator[Engine]:
     """As `database`, with the Dagster instance bootstrapped and named by the environment of this process.
 
     Raises:
-        InputError: as `database` does.
+        InputError: as `database` does, or Dagster's storage is not that of the installed Dagster.
     """
     from ticketflow_orch.database import connect_engine
     from ticketflow_orch.instance import running
@@ -57,3 +65,13 @@ def instance_and_database(command: str) -> Iterator[Engine]:
             yield engine
         finally:
             engine.dispose()
+
+
+def take_over(installed: Installation) -> None:
+    """Let this process load the code location, and read its settings, as the database has it."""
+    import os
+
+    from ticketflow_orch.settings import settings
+
+    os.environ.update(installed.environment)
+    settings.cache_clear()

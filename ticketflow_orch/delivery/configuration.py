@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import tomllib
@@ -10,7 +11,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -60,12 +62,14 @@ class Route:
 class Delivery:
     """The routes and, made when first asked for, their transports.
 
-    `routes` are those of the event types that the configuration names; all others take `default`.
+    `routes` are those of the event types that the configuration names; all others take `default`. `digest` says what
+    goes where, see `read_routes`.
     """
 
     routes: Mapping[str, Route]
     default: Route
     _makers: Mapping[str, Callable[[], Transport]] = field(repr=False)
+    digest: str = field(default="", repr=False)
     _made: dict[str, Transport] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -112,17 +116,34 @@ def read_delivery(settings: Settings, environment: Mapping[str, str] = os.enviro
     Raises:
         InputError: something in it, or a variable that it names, is missing or wrong; names the file and the key.
     """
-    if settings.delivery is None:
-        return _delivery(UNCONFIGURED, "TICKETFLOW_DELIVERY", settings.home, environment)
+    name, tables = _read(settings)
     try:
-        document = tomllib.loads(settings.delivery.read_text("utf-8"))
-    except OSError as error:
-        raise InputError(
-            f"TICKETFLOW_DELIVERY={settings.delivery} cannot be read ({error.strerror}); name a TOML file."
-        ) from None
-    except ValueError as error:
-        raise InputError(f"{settings.delivery} is not TOML: {error}.") from None
-    return _delivery(document, str(settings.delivery), settings.home, environment)
+        routes = {kind: _route(kind, table, tables.destinations) for kind, table in tables.routes.items()}
+        makers = {key: _maker(table, settings.home, environment) for key, table in tables.destinations.items()}
+        for kind in sorted(NEVER_TWICE):
+            _require_safe(kind, routes.get(kind, routes["default"]))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    named = {kind: routes[kind] for kind in routes if kind != "default"}
+    return Delivery(named, routes["default"], makers, _digest(tables))
+
+
+def read_routes(settings: Settings) -> str:
+    """What goes where by the file in TICKETFLOW_DELIVERY, a line for each route, without the values of secrets.
+
+    The same for files that differ in order, comments, attempts and limits only. A type that goes where all others go
+    has no line. Needs none of the variables that the file names.
+
+    Raises:
+        InputError: something in the file is missing or wrong; names the file and the key.
+    """
+    name, tables = _read(settings)
+    for kind, table in tables.routes.items():
+        try:
+            _route(kind, table, tables.destinations)
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from None
+    return _digest(tables)
 
 
 class _Table(BaseModel):
@@ -145,21 +166,56 @@ class _Document(_Table):
     routes: Mapping[str, _RouteTable]
 
 
-def _delivery(document: Mapping[str, Any], name: str, home: Path, environment: Mapping[str, str]) -> Delivery:
+def _read(settings: Settings) -> tuple[str, _Document]:
+    """What the file, which is named first, has in its tables."""
+    if settings.delivery is None:
+        return "TICKETFLOW_DELIVERY", _Document.model_validate(UNCONFIGURED)
+    name = str(settings.delivery)
     try:
-        tables = _Document.model_validate(document)
+        tables = _Document.model_validate(tomllib.loads(settings.delivery.read_text("utf-8")))
+    except OSError as error:
+        raise InputError(f"TICKETFLOW_DELIVERY={name} cannot be read ({error.strerror}); name a TOML file.") from None
     except ValidationError as error:
         raise InputError(f"{name}: {_sentence(error.errors()[0])}") from None
+    except ValueError as error:
+        raise InputError(f"{name} is not TOML: {error}.") from None
     if "default" not in tables.routes:
         raise InputError(f"{name}: [routes.default] is missing; say where events go that no other route names.")
-    try:
-        routes = {kind: _route(kind, table, tables.destinations) for kind, table in tables.routes.items()}
-        makers = {key: _maker(table, home, environment) for key, table in tables.destinations.items()}
-        for kind in sorted(NEVER_TWICE):
-            _require_safe(kind, routes.get(kind, routes["default"]))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
-    return Delivery({kind: routes[kind] for kind in routes if kind != "default"}, routes["default"], makers)
+    return name, tables
+
+
+def _digest(tables: _Document) -> str:
+    lines = {kind: _said(table, tables.destinations[table.destination]) for kind, table in tables.routes.items()}
+    default = lines.pop("default")
+    named = sorted((kind, line) for kind, line in lines.items() if line != default)
+    return "\n".join(f"{kind}: {line}" for kind, line in (("default", default), *named))
+
+
+def _said(table: _RouteTable, target: WebhookDestination | SmtpDestination | FileDestination) -> str:
+    remembers = _remembers(table, target)
+    long = "for ever" if remembers is None else f"for {remembers.total_seconds():g} s"
+    return f"{table.destination}, {_address(target)}; remembers {long}; in doubt {table.in_doubt}"
+
+
+def _address(target: WebhookDestination | SmtpDestination | FileDestination) -> str:
+    match target:
+        case WebhookDestination():
+            asked = "" if target.look_up_url is None else f", asked at {_place(target.look_up_url)}"
+            return f"webhook {_place(target.url)}{asked}"
+        case SmtpDestination():
+            return f"smtp {target.host}" + ("" if target.port is None else f":{target.port}")
+        case FileDestination():
+            return f"file {target.path}"
+
+
+def _place(url: str) -> str:
+    # Many a receiver is told apart by a secret in the path, which is not to be read in a table.
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc} (URL {hashlib.sha256(url.encode()).hexdigest()[:12]})"
+
+
+def _remembers(table: _RouteTable, target: WebhookDestination | SmtpDestination | FileDestination) -> timedelta | None:
+    return table.remembers if "remembers" in table.model_fields_set else target.remembers
 
 
 def _route(
@@ -186,7 +242,7 @@ def _route(
             f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
             f"{table.destination} would have to be a webhook with a look_up_url."
         )
-    remembers = table.remembers if "remembers" in table.model_fields_set else target.remembers
+    remembers = _remembers(table, target)
     if table.in_doubt == "look_up" and remembers is None:
         raise InputError(
             f"routes.{kind}.in_doubt = 'look_up' has no effect on a receiver that never forgets; "

@@ -19,6 +19,7 @@ installation = table(
     text_column("routes_digest", nullable=True),
     stamp("changed_at"),
     text_column("changed_by"),
+    column("rehearsal", sa.Boolean, server_default=text("false")),
     CheckConstraint("(first_month IS NULL) = (business_timezone IS NULL)"),
     CheckConstraint("(auto_close IS NULL) = (business_timezone IS NULL)"),
 )

@@ -124,7 +124,10 @@ def settle_month(
     options = options or SettlementOptions()
     started = time.monotonic()
     if month < first_month:
-        raise InputError(f"{month} is before {first_month}, the first month; set TICKETFLOW_FIRST_MONTH to settle it.")
+        raise InputError(
+            f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
+            "lets it be settled, unless a month is closed."
+        )
     with engine.connect() as connection:
         require_over(connection, month, now)
         if not takes_postings(connection, month):

@@ -116,7 +116,10 @@ def dry_run(
         InputError: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
     """
     if month < first_month:
-        raise InputError(f"{month} is before {first_month}, the first month; set TICKETFLOW_FIRST_MONTH to settle it.")
+        raise InputError(
+            f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
+            "lets it be settled, unless a month is closed."
+        )
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:
         require_over(connection, month, now)

@@ -44,7 +44,7 @@ _JOB = "settlement_statements"
 class StatementOptions:
     """Where statements are put, how they read where an organization has no locale, and from when on they are mailed.
 
-    `mail_from` as in the settings: statements of months that ended before are history; None mails nobody.
+    `mail_from` as in the installation: statements of months that ended before are history; None mails nobody.
     """
 
     place: Place
