@@ -86,15 +86,14 @@ def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last:
     """
     from ticketflow_orch.books.periods import months_to_close
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
-    from ticketflow_orch.payouts.request import first_paid_month, payouts_due_months
-    from ticketflow_orch.settings import settings
+    from ticketflow_orch.payouts.request import payouts_due_months
     from ticketflow_orch.statements.audit import months_to_state
 
     with engine.connect() as connection:
         closing = list(months_to_close(connection, now, first_month))
     ran = _ran(CLOSING_JOB, closing, "closed, with {balances written:,} balances")
     with engine.connect() as connection:
-        paying = payouts_due_months(connection, first_paid_month(settings()))
+        paying = payouts_due_months(connection)
     ran += _ran(PAYOUTS_JOB, paying, "paid: {requested:,} payouts requested, {held:,} held for review")
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
@@ -186,10 +185,10 @@ def print_statement(engine: Engine, month: Month) -> None:
         best = top_organizations(connection, month, month, limit=1)[0]
         balances = explain(connection, best.external_ref, month).balances
     addresses = write_statement(engine, best.external_ref, month, StatementOptions.configured(settings()))
-    amounts = ("opening", "net", "returned", "due", "payable", "closing")
+    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
     table = Table("currency", box=None, pad_edge=False, header_style="bold")
     for name in amounts:
-        table.add_column(name, justify="right")
+        table.add_column(name.replace("_", " "), justify="right")
     for balance in balances:
         table.add_row(balance.currency, *(written_out(getattr(balance, name), balance.exponent) for name in amounts))
     out = console()

@@ -66,6 +66,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield schema
     if schema.state == State.OK:
         yield _order_of_recording(databases)
+        yield _payouts(databases)
     yield from _dagster(settings, databases)
 
 
@@ -138,6 +139,24 @@ def _order_of_recording(databases: Databases) -> Finding:
     if faults:
         return Finding(subject, State.WRONG, "; ".join(faults), "`ticketflow audit` says what to do")
     return Finding(subject, State.OK, "ids of movements are drawn one at a time, ahead of all that was read")
+
+
+def _payouts(databases: Databases) -> Finding:
+    from ticketflow_orch.payouts.paid_from import in_words, read_paid_from, waiting
+
+    subject = "payouts"
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
+    try:
+        with engine.connect() as connection:
+            paid_from, owed = read_paid_from(connection), waiting(connection)
+    except InputError as error:
+        return Finding(subject, State.WRONG, str(error), _MIGRATE)
+    finally:
+        engine.dispose()
+    if owed:
+        mend = "`ticketflow payouts from YYYY-MM` names the first month that is paid"
+        return Finding(subject, State.STOPPED, f"{paid_from}, and {in_words(owed)} wait", mend)
+    return Finding(subject, State.OK, str(paid_from))
 
 
 def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
