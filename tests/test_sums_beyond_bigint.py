@@ -106,7 +106,6 @@ def test_statements_and_their_tables_are_exact(engine: Engine, tmp_path: Path, h
 def test_the_pages_of_a_month_show_exact_sums(
     engine: Engine, url: URL, halls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
     settings.cache_clear()
     shown: dict[str, Any] = {}
     for asset in (monthly_settlement, closed_books, payouts):

@@ -133,9 +133,8 @@ def _standing_still(connection: Connection) -> Iterator[Obstacle]:
 
 def _off_for_some(connection: Connection) -> Iterator[Obstacle]:
     """Money that waits although others are paid: a first month is named for some organizations only."""
-    since = connection.execute(_OFF_FOR_SOME).scalar_one_or_none()
-    owed = waiting(connection) if since is not None else ()
-    if owed:
+    since = connection.execute(_OFF_FOR_SOME).scalar_one()
+    if since is not None and (owed := waiting(connection)):
         yield Obstacle(
             f"payouts are off but for organizations with a month of their own, and {in_words(owed)} wait", since,
             "`ticketflow payouts from YYYY-MM` names the first month that is paid", _LONGEST_STANDSTILL,

@@ -28,8 +28,7 @@ TICK = {"ticketflow/scheduled_for": "2026-05-03T06:30:00+02:00"}
 
 @pytest.fixture(autouse=True)
 def paying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Payouts begin in January; statements are put into a folder of the test."""
-    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
+    """Statements are put into a folder of the test."""
     monkeypatch.setenv("TICKETFLOW_STATEMENTS_PLACE", str(tmp_path))
     settings.cache_clear()
     yield

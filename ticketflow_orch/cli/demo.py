@@ -28,8 +28,6 @@ def demo(
     Nothing leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing
     and says so.
     """
-    import os
-
     from ticketflow_orch.cli.month_runs import settle_months
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.cli.settle import report
@@ -54,11 +52,9 @@ def demo(
             f"The demo pays organizations that do not exist, and TICKETFLOW_DELIVERY={settings().delivery} names real "
             "destinations; unset it for the demo."
         )
-    # Whoever has decided from when on people are paid has decided it for the demo too.
-    os.environ.setdefault("TICKETFLOW_PAYOUTS_FROM", str(first))
-    settings.cache_clear()
     with instance_and_database("demo") as engine:
         require_no_others(engine)
+        pay_somebody(engine, first)
         with rows_shown() as progress:
             loaded = load_demo(engine, last, months=months, organizations=organizations, progress=progress)
         out.print(str(loaded))
@@ -77,6 +73,17 @@ def demo(
             out.print("\nEverything had been done before: this run changed nothing.")
     out.print("\nNext: [bold]make ui[/bold] opens it in Dagster at http://127.0.0.1:3000.")
     raise typer.Exit(0 if green else 1)
+
+
+def pay_somebody(engine: Engine, first: Month) -> None:
+    """Pay from `first` on, unless somebody has decided from when on people are paid."""
+    from ticketflow_orch.account import account
+    from ticketflow_orch.payouts.paid_from import first_paid_month, set_paid_from
+
+    with engine.connect() as connection:
+        decided = first_paid_month(connection)
+    if decided is None:
+        set_paid_from(engine, first, account(), confirmed=True)
 
 
 def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last: Month) -> list[SpanRun]:

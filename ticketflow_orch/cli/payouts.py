@@ -125,12 +125,17 @@ def _set_paid_from(engine: Engine, month: Month | None, organization: str | None
     try:
         set_paid_from(engine, month, account(), organization=organization, confirmed=agreed)
     except UnconfirmedError as error:
-        if not sys.stdin.isatty():
+        if not _is_terminal():
             raise
         typer.echo(f"This pays {in_words(error.pays)} of closed months.")
-        if typer.prompt(f"Type {month} to agree").strip() != str(month):
-            raise InputError("That is another word; nothing is changed.") from None
+        typed = str(typer.prompt(f"Type {month} to agree")).strip()
+        if typed != str(month):
+            raise InputError(f"{typed!r} is not {month}; nothing is changed.") from None
         set_paid_from(engine, month, account(), organization=organization, confirmed=error.pays)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
 
 
 def _show_paid_from(connection: Connection) -> None:

@@ -86,7 +86,7 @@ def read_paid_from(connection: Connection) -> PaidFrom:
 
 def first_paid_month(connection: Connection) -> Month | None:
     """The first month that anybody is paid for, if anybody is; cheap, whatever the tables hold."""
-    day = connection.execute(_EARLIEST).scalar_one()
+    day = connection.execute(text(f"SELECT {EARLIEST}")).scalar_one()
     return None if day is None else Month.of_day(day)
 
 
@@ -201,11 +201,12 @@ _OWN = text("""
     ORDER BY payouts_from, external_ref LIMIT CAST(:most AS bigint)
 """)
 
-_EARLIEST = text("""
-    SELECT least(
+# The first month that anybody is paid for.
+EARLIEST = """
+    least(
         (SELECT CAST(payouts_from AS date) FROM installation),
         (SELECT min(payouts_from) FROM organization WHERE payouts_from IS NOT NULL))
-""")
+"""
 
 # What is carried stands in the balances of the last closed month; what balances from before this was kept count as paid
 # has no payout, and its month is not paid.

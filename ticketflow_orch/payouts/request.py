@@ -16,7 +16,7 @@ from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.paid_from import UNREQUESTED, first_paid_month
+from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import CurrencyReview, review
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.posting import SMALLEST_ID
@@ -91,8 +91,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
         PayoutsLeftOutError: payouts cannot be written; all others are.
     """
     with transaction(engine) as connection:
-        require_closed(connection, month)
-        why_nobody = _why_nobody(month, first_paid_month(connection))
+        why_nobody = _why_nobody(month, require_closed(connection, month))
         if why_nobody is not None:
             return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
         reviews, held = review(connection, month, rules.review_factor, rules.now, hold_first=rules.review_first)
@@ -123,16 +122,17 @@ def _why_nobody(month: Month, first: Month | None) -> str | None:
     return None
 
 
-def require_closed(connection: Connection, month: Month) -> None:
-    """Refuse a month whose books are not closed.
+def require_closed(connection: Connection, month: Month) -> Month | None:
+    """Refuse a month whose books are not closed; returns the first month that anybody is paid for.
 
     Raises:
         InputError: they are not; the sentence says what state the month is in.
     """
-    state = connection.execute(_STATE, {"month": month.first_day}).scalar_one_or_none()
-    if state != "CLOSED":
-        found = f"is {state}" if state else "was never settled"
+    row = connection.execute(_STATE, {"month": month.first_day}).one()
+    if row.state != "CLOSED":
+        found = f"is {row.state}" if row.state else "was never settled"
         raise InputError(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
+    return None if row.first_paid is None else Month.of_day(row.first_paid)
 
 
 def mark_paid(connection: Connection, month: Month) -> datetime | None:
@@ -194,7 +194,9 @@ class _Writing:
         return {"month": self.month.first_day, "after_organization": after[0], "after_currency": after[1]}
 
 
-_STATE = text("SELECT state FROM settlement_period WHERE month = CAST(:month AS date)")
+_STATE = text(f"""
+    SELECT (SELECT state FROM settlement_period WHERE month = CAST(:month AS date)) AS state, {EARLIEST} AS first_paid
+""")
 
 # What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held.
 EVENTS = f"""
