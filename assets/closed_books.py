@@ -34,17 +34,22 @@ BALANCE_COLUMNS = dg.TableSchema(
         ),
         dg.TableColumn("net", "bigint", "minor units; what was posted since the balance before"),
         dg.TableColumn("returned", "bigint", "minor units; payouts that were rejected or sent back"),
-        dg.TableColumn("due", "bigint", "opening + net + returned"),
-        dg.TableColumn("payable", "bigint", "due where it reaches the currency's minimum, else 0"),
+        dg.TableColumn(
+            "settled_elsewhere", "bigint", "minor units; what is about months before payouts_from, so never paid"
+        ),
+        dg.TableColumn("due", "bigint", "opening + net + returned − settled elsewhere"),
+        dg.TableColumn("payable", "bigint", "due where it reaches the currency's minimum and payouts are on, else 0"),
         dg.TableColumn("closing", "bigint", "due − payable, the next opening"),
+        dg.TableColumn("payouts_from", "date", "the first month that was paid when it was written; empty: none was"),
+        dg.TableColumn("knows_history", "boolean", "false: from before settled_elsewhere was kept"),
     ]
 )
-_AMOUNTS = ("payable", "closing", "opening", "net", "returned", "due")
+_AMOUNTS = ("payable", "closing", "opening", "net", "returned", "settled_elsewhere", "due")
 # What people ask first comes first: the page cuts wide tables off at the right.
 _TOTALS = dg.TableSchema(
     columns=[
         dg.TableColumn("currency"),
-        *(dg.TableColumn(name) for name in _AMOUNTS),
+        *(dg.TableColumn(name.replace("_", " ")) for name in _AMOUNTS),
         *(dg.TableColumn(name, "int") for name in ("organizations", "paying", "carrying")),
     ]
 )
@@ -136,7 +141,7 @@ def _record(total: CurrencyBalance) -> dg.TableRecord:
     return dg.TableRecord(
         {
             "currency": total.currency,
-            **{name: written_out(getattr(total, name), total.exponent) for name in _AMOUNTS},
+            **{name.replace("_", " "): written_out(getattr(total, name), total.exponent) for name in _AMOUNTS},
             "organizations": total.organizations,
             "paying": total.paying,
             "carrying": total.carrying,

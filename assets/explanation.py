@@ -84,15 +84,17 @@ def _summary(answer: Explanation) -> str:
     ]
     if late and answer.cutoff is not None:
         sentences.append(f"Late and not posted yet: {late:,} of them.")
+    if answer.not_paid_here:
+        sentences.append(answer.not_paid_here)
     if answer.parked:
         sentences.append(f"Parked: {answer.parked}.")
     return " ".join(sentences)
 
 
 _AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
-_BALANCE_AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
+_BALANCE_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
 # What people ask first comes first: the page cuts wide tables off at the right.
-_BALANCE = ("currency", *_BALANCE_AMOUNTS, "payout")
+_BALANCE = ("currency", *(name.replace("_", " ") for name in _BALANCE_AMOUNTS), "payout")
 _LINE = ("currency", "rate", "tax", *(name.replace("_", " ") for name in _AMOUNTS))
 _ENTRY = ("posted in", "currency", "net", "reason", *(name.replace("_", " ") for name in _AMOUNTS), "posted (UTC)")
 _MOVEMENT = ("occurred (UTC)", "kind", "amount", "currency", "rate", "reference", "reverses", "late")

@@ -11,7 +11,6 @@ from resources import ClockResource, DatabaseResource
 from ticketflow_orch.board import Board, BoardMonth, Stage, read_board
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.settings import settings
 
 # What people ask first comes first: the page cuts wide tables off at the right.
@@ -20,7 +19,9 @@ _MONTHS = dg.TableSchema(
         dg.TableColumn("month", "string", "YYYY-MM, the latest first"),
         dg.TableColumn("state", "string", "open, settled, closing or closed"),
         dg.TableColumn("next", "string", "what is to happen next; empty: nothing"),
-        dg.TableColumn("paid", "string", "its payouts: nobody, not yet, all, or how many are not confirmed, and why"),
+        dg.TableColumn(
+            "paid", "string", "its payouts: settled elsewhere, not yet, all, or how many are not confirmed, and why"
+        ),
         dg.TableColumn("stated", "string", "whether its statements are written"),
         dg.TableColumn("late", "string", "adjustments about the month, wherever they were posted"),
         dg.TableColumn("parked", "string", "organizations that are parked in it now"),
@@ -47,7 +48,7 @@ def months_board(database: DatabaseResource, clock: ClockResource) -> dg.Materia
 def look(database: DatabaseResource, clock: ClockResource) -> Board:
     """The board as the settings and the database have it."""
     with database.engine("months_board", connections=1) as engine, engine.connect() as connection:
-        return read_board(connection, clock.now(), Month.parse(settings().first_month), first_paid_month(settings()))
+        return read_board(connection, clock.now(), Month.parse(settings().first_month))
 
 
 def materialization(board: Board) -> dg.AssetMaterialization:
@@ -70,7 +71,7 @@ def board_metadata(board: Board) -> dict[str, Any]:
     if board.months:
         metadata["picture"] = dg.MetadataValue.md(months_picture(board))
     metadata["months"] = dg.MetadataValue.table(
-        [dg.TableRecord(_cells(month)) for month in reversed(board.months)], _MONTHS
+        [dg.TableRecord(_cells(month, board.payouts_from)) for month in reversed(board.months)], _MONTHS
     )
     metadata["net"] = _nets(board)
     states = [month.state for month in board.months]
@@ -87,12 +88,12 @@ def _summary(board: Board) -> str:
     return f"**{busy[0].month}:** {busy[0].next_step}.{more}"
 
 
-def _cells(month: BoardMonth) -> Mapping[str, str]:
+def _cells(month: BoardMonth, payouts_from: Month | None) -> Mapping[str, str]:
     return {
         "month": str(month.month),
         "state": month.state.lower(),
         "next": month.next_step,
-        "paid": _paid(month),
+        "paid": _paid(month, payouts_from),
         "stated": "yes" if month.stated is Stage.DONE else "",
         "late": _count(month.late),
         "parked": _count(month.parked),
@@ -121,7 +122,7 @@ def _nets(board: Board) -> dg.TableMetadataValue:
     return dg.MetadataValue.table(records, dg.TableSchema(columns=columns))
 
 
-def _paid(month: BoardMonth) -> str:
+def _paid(month: BoardMonth, payouts_from: Month | None) -> str:
     payouts = month.payouts
     counts = {
         "in doubt": payouts.in_doubt,
@@ -132,4 +133,5 @@ def _paid(month: BoardMonth) -> str:
     waiting = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     if waiting or month.state != "CLOSED":
         return waiting
-    return {Stage.NONE: "nobody", Stage.DONE: "all"}.get(month.paid, "not yet")
+    nobody = "payouts are off" if payouts_from is None else "settled elsewhere"
+    return {Stage.NONE: nobody, Stage.DONE: "all"}.get(month.paid, "not yet")

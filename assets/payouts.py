@@ -18,7 +18,6 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, PayoutsRequested, request_payouts
 from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
 from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, paid_so_far
-from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.settings import settings
 
 PAYOUT_COLUMNS = dg.TableSchema(
@@ -67,7 +66,7 @@ def payouts(
     """What a closed month owes each organization, requested from the payment provider once, through the outbox.
 
     Materializing a month again pays nobody again. A month whose books are not closed is refused; months before
-    TICKETFLOW_PAYOUTS_FROM pay nobody, and neither does any month while that is not set. A payout that cannot be
+    the first that an organization is paid for (`ticketflow payouts from`) pay it nothing. A payout that cannot be
     written is left out: the others are requested, and the run fails, naming it, until it is right.
     """
     with database.engine("payouts", connections=2) as engine:
@@ -139,9 +138,9 @@ def _record(total: CurrencyPaid) -> dg.TableRecord:
     description="Every balance with something payable has its payout, of that amount, and nobody else has one.",
 )
 def paid_what_is_payable(database: DatabaseResource) -> dg.AssetCheckResult:
-    """Whether the closed months from TICKETFLOW_PAYOUTS_FROM up to the last one with payouts pay what they owe."""
+    """Whether the closed months that pay anybody, up to the last one with payouts, pay what they owe."""
     with database.engine("check paid_what_is_payable") as engine, engine.connect() as connection:
-        return judged(not_as_payable(connection, first_paid_month(settings())))
+        return judged(not_as_payable(connection))
 
 
 @dg.asset_check(

@@ -49,17 +49,18 @@ STATEMENT_COLUMNS = dg.TableSchema(
             "net", "decimal(38,4)", "captures + refunds + chargebacks + fees − commission − tax + adjustments"
         ),
         dg.TableColumn("returned", "decimal(38,4)", "payouts that came back"),
-        dg.TableColumn("due", "decimal(38,4)", "opening + net + returned"),
-        dg.TableColumn("payable", "decimal(38,4)", "due where it reaches the currency's minimum, else 0"),
+        dg.TableColumn("due", "decimal(38,4)", "opening + net + returned − settled elsewhere"),
+        dg.TableColumn("payable", "decimal(38,4)", "due where it reaches the currency's minimum and is paid, else 0"),
         dg.TableColumn("closing", "decimal(38,4)", "due − payable, the next opening"),
+        dg.TableColumn("settled_elsewhere", "decimal(38,4)", "what is about months before the first that is paid here"),
     ]
 )
-_AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
+_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
 _TOTALS = dg.TableSchema(
     columns=[
         dg.TableColumn("currency"),
         dg.TableColumn("statements", "int"),
-        *(dg.TableColumn(name, "string") for name in _AMOUNTS),
+        *(dg.TableColumn(name.replace("_", " "), "string") for name in _AMOUNTS),
     ]
 )
 
@@ -117,7 +118,10 @@ def statements_metadata(result: StatementsResult) -> dict[str, Any]:
                     {
                         "currency": currency,
                         "statements": total.statements,
-                        **{name: written_out(getattr(total, name), total.exponent) for name in _AMOUNTS},
+                        **{
+                            name.replace("_", " "): written_out(getattr(total, name), total.exponent)
+                            for name in _AMOUNTS
+                        },
                     }
                 )
                 for currency, total in result.totals.items()

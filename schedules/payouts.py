@@ -8,7 +8,7 @@ import dagster as dg
 from assets import PAYOUT_CHECKS, payouts
 from resources import DatabaseResource
 from schedules.windows import months_request, still_running
-from ticketflow_orch.payouts.request import first_paid_month, payouts_due_months
+from ticketflow_orch.payouts.request import payouts_due_months
 from ticketflow_orch.settings import settings
 
 payouts_job = dg.define_asset_job(
@@ -26,7 +26,7 @@ payouts_job = dg.define_asset_job(
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Requests one run for all closed months that are not paid yet, in their order.",
     metadata={
-        "window": "each month (a partition) from TICKETFLOW_PAYOUTS_FROM on that is closed and lacks payouts",
+        "window": "each month (a partition) that is closed, pays anybody and lacks payouts",
         "repeat": "nothing: a payout's key takes it once, and its event is written with it",
     },
 )
@@ -35,7 +35,7 @@ def payouts_schedule(
 ) -> dg.RunRequest | dg.SkipReason:
     """A run for the months that are due, unless one is at work."""
     with database.engine("payouts_schedule") as engine, engine.connect() as connection:
-        due = payouts_due_months(connection, first_paid_month(settings()))
+        due = payouts_due_months(connection)
     if not due:
         return dg.SkipReason("Every closed month is paid, or pays nobody.")
     return still_running(context, payouts_job.name) or months_request(context, due)

@@ -25,7 +25,7 @@ from ticketflow_orch.installation import decided, read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, oldest_due_reservation
 from ticketflow_orch.missed import Expected, Overdue, overdue, without_firing
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.request import first_paid_month, payouts_due_months
+from ticketflow_orch.payouts.request import payouts_due_months
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
@@ -141,6 +141,6 @@ def waiting_months(connection: Connection, now: datetime) -> dict[str, tuple[Mon
     installed = read_installation(connection)
     return {
         "close_books": tuple(months_to_close(connection, now, installed.first_month)) if installed.auto_close else (),
-        "payouts": payouts_due_months(connection, first_paid_month(settings())),
+        "payouts": payouts_due_months(connection),
         "statements": months_to_state(connection),
     }

@@ -28,8 +28,8 @@ FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 
 
 def audit(engine: Engine, **asked: Any) -> dict[str, Verdict]:
-    """All verdicts by the name of their invariant; unless said otherwise paid from January on."""
-    defaults = {"first_month": FIRST, "payouts_from": JANUARY, "kept": timedelta(days=90)}
+    """All verdicts by the name of their invariant."""
+    defaults = {"first_month": FIRST, "kept": timedelta(days=90)}
     with snapshot(engine) as connection:
         return {verdict.invariant.name: verdict for verdict in examine(connection, Asked(**defaults | asked))}
 

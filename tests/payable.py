@@ -54,8 +54,19 @@ def close_with(engine: Engine, owed: list[tuple[int, str, int]], month: Month = 
 
 
 def request(engine: Engine, month: Month = MARCH, **rules: Any) -> PayoutsRequested:
-    """Request the payouts of `month`, paying from 2026-01 on."""
-    return request_payouts(engine, month, PayoutRules(**{"now": NOW, "payouts_from": Month(2026, 1)} | rules), "run")
+    """Request the payouts of `month`."""
+    return request_payouts(engine, month, PayoutRules(**{"now": NOW} | rules), "run")
+
+
+def pay_from(engine: Engine, month: Month | None, organization: int | None = None) -> None:
+    """Pay from `month` on, as if it had always been so; None: payouts are off. Or one organization from its own."""
+    day = None if month is None else month.first_day
+    if organization is None:
+        execute(engine, "UPDATE installation SET payouts_from = CAST(:day AS date), changed_by = 'test'", day=day)
+    else:
+        execute(
+            engine, "UPDATE organization SET payouts_from = CAST(:day AS date) WHERE id = :id", day=day, id=organization
+        )
 
 
 def request_and_die(engine: Engine, month: Month = MARCH, *, after_chunks: int, **rules: Any) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.audited import FIRST, World, audit, broken, listed, said_of, whole_chain
 from tests.books import APRIL, FEBRUARY, JANUARY, MARCH, close
 from tests.conftest import fresh_database
-from tests.payable import close_owing, requested_payout, rows
+from tests.payable import close_owing, pay_from, requested_payout, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import execute
 from tests.test_settlement import NOW, settle, tamper
@@ -352,7 +352,7 @@ def test_a_sequence_that_nobody_may_look_at_is_judged_by_its_settings_alone(engi
         settle(engine)
         with snapshot(engine) as connection:
             connection.execute(text("SET LOCAL ROLE onlooker"))
-            asked = Asked(first_month=FIRST, payouts_from=None, kept=timedelta(days=90))
+            asked = Asked(first_month=FIRST, kept=timedelta(days=90))
             assert [one.invariant.name for one in examine(connection, asked) if one.is_broken] == []
             with pytest.raises(DBAPIError, match="read-only transaction"):
                 connection.execute(text("CREATE TABLE written ()"))
@@ -408,16 +408,15 @@ def test_a_payout_in_doubt_is_named(chain: Engine) -> None:
 def test_what_is_owed_is_given_three_days_and_listed_while_nobody_is_to_be_paid(engine: Engine) -> None:
     organization = add_organization(engine, external_ref="owed")
     close_owing(engine, {organization: 88_000})
-    ask = {"payouts_from": JANUARY}
-    assert "payables_paid" not in broken(engine, **ask)
-    assert listed(engine, **ask)["payables_unpaid"] == []
+    pay_from(engine, JANUARY)
+    assert "payables_paid" not in broken(engine)
+    assert listed(engine)["payables_unpaid"] == []
     tamper(engine, "UPDATE settlement_period SET closed_at = closed_at - interval '73 hours'")
-    assert broken(engine, **ask)["payables_paid"] == ["2026-03 owed EUR payable 88000, paid out 0"]
+    assert broken(engine)["payables_paid"] == ["2026-03 owed EUR payable 88000, paid out 0"]
     for payouts_from, why in ((None, "payouts are off"), (APRIL, "payouts begin with 2026-04")):
-        assert "payables_paid" not in broken(engine, payouts_from=payouts_from)
-        assert listed(engine, payouts_from=payouts_from)["payables_unpaid"] == [
-            f"2026-03 EUR 880.00 for 1 balances: {why}"
-        ]
+        pay_from(engine, payouts_from)
+        assert "payables_paid" not in broken(engine)
+        assert listed(engine)["payables_unpaid"] == [f"2026-03 EUR 880.00 for 1 balances: {why}"]
 
 
 def test_a_month_that_says_it_is_paid_and_lacks_a_payout_is_not_given_three_days(chain: Engine) -> None:

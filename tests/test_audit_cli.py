@@ -96,7 +96,9 @@ def test_the_doctor_says_when_ids_are_not_the_order_of_recording() -> None:
     engine = connect_engine(databases.ensure_running(settings()).ticketflow, "pytest")
     cache = "ALTER TABLE money_movement ALTER COLUMN id SET CACHE {}"
     try:
-        assert "order of recording  ok" in invoke("doctor").stdout
+        said = invoke("doctor").stdout
+        assert "order of recording  ok" in said
+        assert "payouts begin with 2014-10" in said
         with engine.begin() as connection:
             connection.execute(text(cache.format(32)))
         found = invoke("doctor")

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from tests.books import FEBRUARY, FIRST, JANUARY, MARCH, add_payout, close, settle_and_close
-from tests.payable import request
+from tests.payable import pay_from, request
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
@@ -21,9 +21,9 @@ from ticketflow_orch.payouts.decisions import pause
 APRIL_15 = instant("2026-04-15T12:00")
 
 
-def board(engine: Engine, now: datetime = APRIL_15, payouts_from: Month | None = JANUARY) -> Board:
+def board(engine: Engine, now: datetime = APRIL_15) -> Board:
     with engine.connect() as connection:
-        return read_board(connection, now, FIRST, payouts_from)
+        return read_board(connection, now, FIRST)
 
 
 def month_of(engine: Engine, month: Month, **options: Any) -> BoardMonth:
@@ -138,7 +138,8 @@ def test_payouts_are_paid_when_every_one_is_confirmed(engine: Engine, organizati
 def test_a_month_before_the_first_one_that_is_paid_pays_nobody(engine: Engine, organization: int) -> None:
     settle_and_close(engine, JANUARY)
     for payouts_from in (None, FEBRUARY):
-        january = month_of(engine, JANUARY, payouts_from=payouts_from)
+        pay_from(engine, payouts_from)
+        january = month_of(engine, JANUARY)
         assert (january.paid, january.next_step) == (Stage.NONE, "write its statements")
 
 

@@ -59,9 +59,10 @@ def years(engine: Engine) -> Engine:
         connection.execute(
             text("""
                 INSERT INTO organization_balance (organization_id, currency, month, previous_month, opening, net,
-                    returned, due, payable, closing)
+                    returned, due, payable, closing, payouts_from, knows_history)
                 SELECT organization_id, currency, month,
-                    CASE month WHEN :month THEN month - interval '1 month' END, 0, 0, 0, 0, 0, 0
+                    CASE month WHEN :month THEN month - interval '1 month' END, 0, 0, 0, 0, 0, 0,
+                    (SELECT payouts_from FROM installation), true
                 FROM ledger_entry WHERE month >= :month - interval '1 month'
             """),
             {"month": FEBRUARY.first_day},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Engine
 
 from tests.books import FIRST, JANUARY, settle_and_close
-from tests.payable import owing, request, rows
+from tests.payable import owing, pay_from, request, rows
 from tests.rows import add_movement, add_organization
 from tests.test_settlement import NOW
 from ticketflow_orch.database import transaction
@@ -15,9 +15,9 @@ from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.payouts.decisions import Selection, hold, release
 
 
-def said(engine: Engine, payouts_from: Month | None = None) -> list[str]:
+def said(engine: Engine) -> list[str]:
     with engine.connect() as connection:
-        return [f"{one.what}; {one.out}" for one in read_obstacles(connection, FIRST, payouts_from)]
+        return [f"{one.what}; {one.out}" for one in read_obstacles(connection, FIRST)]
 
 
 def test_nothing_stands_in_the_way_of_a_fresh_database(engine: Engine) -> None:
@@ -72,9 +72,26 @@ def test_held_payouts_are_counted_by_month_until_they_are_released(engine: Engin
 def test_a_closed_month_waits_for_its_payouts_where_it_pays(engine: Engine) -> None:
     add_movement(engine, add_organization(engine), 100_000, "2026-01-10T10:00")
     settle_and_close(engine, JANUARY)
-    assert said(engine) == said(engine, Month(2026, 2)) == []
-    assert said(engine, JANUARY) == [
+    for later in (None, Month(2026, 2)):
+        pay_from(engine, later)
+        assert said(engine) == []
+    pay_from(engine, JANUARY)
+    assert said(engine) == [
         "2026-01 is closed and not paid; see the last run of payouts, or materialize it for 2026-01"
     ]
     request(engine, JANUARY)
-    assert said(engine, JANUARY) == []
+    assert said(engine) == []
+
+
+def test_money_that_waits_while_only_some_are_paid_is_named(engine: Engine) -> None:
+    pay_from(engine, None)
+    paid, waits = (add_organization(engine) for _ in range(2))
+    for organization in (paid, waits):
+        add_movement(engine, organization, 100_000, "2026-01-10T10:00")
+    settle_and_close(engine, JANUARY)
+    assert said(engine) == []
+    pay_from(engine, Month(2026, 2), paid)
+    assert said(engine) == [
+        "payouts are off but for organizations with a month of their own, and 880.00 EUR of 1 organization wait; "
+        "`ticketflow payouts from YYYY-MM` names the first month that is paid"
+    ]

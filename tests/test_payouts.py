@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, event
 
-from tests.payable import MARCH, close_owing, close_with, owing, request, request_and_die, rows
+from tests.payable import MARCH, close_owing, close_with, owing, pay_from, request, request_and_die, rows
 from tests.poison import cure, poison
 from tests.rows import add_organization
 from tests.statements import execute, objection, refusal
@@ -105,20 +105,22 @@ def test_a_month_whose_books_are_not_closed_is_refused_by_name(engine: Engine, s
         request(engine)
 
 
-def test_nobody_is_paid_until_a_setting_names_the_first_month(engine: Engine) -> None:
+def test_nobody_is_paid_until_somebody_names_the_first_month(engine: Engine) -> None:
+    pay_from(engine, None)
     owing(engine)
-    result = request(engine, payouts_from=None)
-    assert result.why_nobody == "Nobody is paid: TICKETFLOW_PAYOUTS_FROM names no month."
+    result = request(engine)
+    assert result.why_nobody == ("Nobody is paid: payouts are off; `ticketflow payouts from YYYY-MM` turns them on.")
     assert (payouts(engine), result.paid_at) == ([], None)
 
 
 def test_three_years_of_history_pay_nobody(engine: Engine) -> None:
     organization = add_organization(engine)
+    pay_from(engine, JANUARY)
     history = list(months_between(Month(2023, 1), Month(2025, 12)))
     for month in history:
         close_owing(engine, {organization: 1_000}, month)
-        assert request(engine, month, payouts_from=JANUARY).why_nobody == (
-            f"Nobody is paid for {month}: TICKETFLOW_PAYOUTS_FROM is 2026-01."
+        assert request(engine, month).why_nobody == (
+            f"Nobody is paid for {month}: payouts begin with 2026-01, and months before were settled elsewhere."
         )
     assert payouts(engine) == rows(engine, "SELECT * FROM outbox_event") == []
     close_owing(engine, {organization: 1_000}, JANUARY)
@@ -139,8 +141,7 @@ def test_a_month_counts_as_paid_when_the_last_of_its_payouts_was_requested(engin
 
 def due(engine: Engine) -> tuple[Month, ...]:
     with engine.connect() as connection:
-        assert payouts_due_months(connection, None) == ()
-        return payouts_due_months(connection, JANUARY)
+        return payouts_due_months(connection)
 
 
 def test_the_database_itself_refuses_to_pay_what_no_closed_balance_says(engine: Engine) -> None:
@@ -178,11 +179,11 @@ def test_a_payout_that_cannot_be_written_stops_only_itself_and_is_told_and_tried
     [[alert]] = rows(engine, told)
     assert (alert["job"], alert["row"]) == ("payouts", "2026-03 opera EUR")
     with engine.connect() as connection:
-        assert payouts_due_months(connection, JANUARY) == (MARCH,)
-        [finding] = not_as_payable(connection, JANUARY)
+        assert payouts_due_months(connection) == (MARCH,)
+        [finding] = not_as_payable(connection)
     assert [(one.organization, one.what) for one in finding.examples] == [("opera", "payable 200, paid out 0")]
     cure(engine, "payout")
     assert request(engine, chunk_size=chunk_size).requested == 1
     assert len(rows(engine, told)) == 1
     with engine.connect() as connection:
-        assert payouts_due_months(connection, JANUARY) == ()
+        assert payouts_due_months(connection) == ()

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home, variables_for
-from tests.payable import MARCH, close_with, request, requested_payout, rows
+from tests.payable import MARCH, close_with, pay_from, request, requested_payout, rows
 from tests.rows import add_organization
 from tests.statements import deliver
 from tests.test_payouts_answers import CONFIRMED, recorded, said
@@ -133,3 +133,58 @@ def test_a_confirmed_payout_comes_back(engine: Engine) -> None:
     recorded(engine, "DELIVERED", said(CONFIRMED))
     run("return", reference, "--reason", "IBAN closed")
     assert state(engine) == ("RETURNED", ME)
+
+
+def test_the_first_month_that_is_paid_is_shown_and_set_for_all_or_for_one(engine: Engine) -> None:
+    add_organization(engine, external_ref="choir")
+    assert run("from") == "Payouts begin with 2014-10; what is about months before was settled elsewhere.\n"
+    assert run("from", "2026-03").startswith("Payouts begin with 2026-03")
+    shown = run("from", "2026-05", "--organization", "choir")
+    assert shown.startswith("Payouts begin with 2026-03")
+    assert "choir" in shown
+    assert ME in shown
+    assert "choir" not in run("from", "--organization", "choir", "--off")
+    assert run("from", "--off") == "Payouts are off: what is due is carried.\n"
+    changes = rows(engine, "SELECT before, after, changed_by FROM installation_change WHERE name = 'payouts_from'")
+    assert changes[-2:] == [("2014-10-01", "2026-03-01", ME), ("2026-03-01", None, ME)]
+
+
+def test_what_closed_months_would_be_paid_is_said_and_must_be_agreed_to(engine: Engine) -> None:
+    pay_from(engine, None)
+    choir = add_organization(engine, external_ref="choir")
+    close_with(engine, [(choir, "EUR", 123_456)])
+    assert run("from").endswith("Waiting because payouts are off: 1,234.56 EUR of 1 organization.\n")
+    assert refusal("from", "2026-03") == (
+        "From 2026-03 on, closed months pay 1,234.56 EUR of 1 organization, with the payouts that are due and the next "
+        "month that is closed; confirm it by --yes."
+    )
+    assert rows(engine, "SELECT payouts_from FROM installation") == [(None,)]
+    assert run("from", "2026-03", "--yes").startswith("Payouts begin with 2026-03")
+
+
+def test_on_a_terminal_the_month_is_typed_to_agree(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pay_from(engine, None)
+    close_with(engine, [(add_organization(engine), "EUR", 123_456)])
+    monkeypatch.setattr("ticketflow_orch.cli.payouts._is_terminal", lambda: True)
+
+    def answered(word: str) -> Result:
+        return CliRunner().invoke(cli.app, ["payouts", "from", "2026-03"], input=f"{word}\n")
+
+    said = answered("yes")
+    assert "This pays 1,234.56 EUR of 1 organization of closed months." in said.output
+    assert str(said.exception) == "'yes' is not 2026-03; nothing is changed."
+    assert rows(engine, "SELECT payouts_from FROM installation") == [(None,)]
+    assert "Payouts begin with 2026-03" in answered("2026-03").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("2026-03", "--off"), "Name a month or --off, not both."),
+        (("--organization", "choir"), "Name the first month that choir is paid for, such as 2026-03, or --off."),
+    ],
+)
+def test_a_first_month_that_is_asked_for_in_two_ways_or_none_is_refused(
+    arguments: tuple[str, ...], sentence: str
+) -> None:
+    assert refusal("from", *arguments) == sentence

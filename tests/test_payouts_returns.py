@@ -23,7 +23,7 @@ def paid(engine: Engine) -> list[tuple[Any, ...]]:
 
 def breaches(engine: Engine) -> int:
     with engine.connect() as connection:
-        return sum(finding.count for finding in not_as_payable(connection, JANUARY))
+        return sum(finding.count for finding in not_as_payable(connection))
 
 
 def test_the_golden_quarter_pays_in_january_and_march(engine: Engine) -> None:

@@ -23,7 +23,7 @@ def pay(engine: Engine, *totals: int) -> None:
         first = first.previous()
     for month, total in zip(months_between(first, MARCH), totals, strict=True):
         owing(engine, total, month)
-        request(engine, month, payouts_from=first)
+        request(engine, month)
 
 
 def states(engine: Engine, month: Month = APRIL) -> list[str]:

@@ -118,7 +118,7 @@ def come_to_an_end(engine: Engine) -> None:
 def breaches_of_everything(engine: Engine) -> list[tuple[str, Any]]:
     """What the audit says against the database, by the name of each invariant."""
     with engine.connect() as connection:
-        asked = Asked(first_month=FIRST, payouts_from=None, kept=timedelta(days=90))
+        asked = Asked(first_month=FIRST, kept=timedelta(days=90))
         return [(one.invariant.name, one.findings) for one in examine(connection, asked) if one.is_broken]
 
 

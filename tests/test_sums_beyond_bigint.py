@@ -16,7 +16,6 @@ from sqlalchemy.engine import URL
 from assets import closed_books, monthly_settlement, payouts
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.books import FEBRUARY, FIRST, JANUARY, close
-from tests.installed import decide
 from tests.monthly_statements.books import state
 from tests.payable import request, rows
 from tests.rows import add_movement, add_organization
@@ -107,8 +106,6 @@ def test_statements_and_their_tables_are_exact(engine: Engine, tmp_path: Path, h
 def test_the_pages_of_a_month_show_exact_sums(
     engine: Engine, url: URL, halls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    decide(engine, payouts_from=JANUARY)
-    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
     settings.cache_clear()
     shown: dict[str, Any] = {}
     for asset in (monthly_settlement, closed_books, payouts):

@@ -37,7 +37,8 @@ GUARDS = {
     ),
     "opening_balance": ("opening_balance_frozen", "opening_balance_kept", "opening_balance_taken"),
     "organization": (
-        "organization_kept_while_settling", "organization_never_deleted", "organization_zone_and_currency",
+        "organization_change_kept", "organization_kept_while_settling", "organization_never_deleted",
+        "organization_zone_and_currency",
     ),
     "organization_balance": ("organization_balance_append_only", "organization_balance_period_closing"),
     "outbox_event": (
@@ -57,7 +58,8 @@ CONSTRAINTS = {
     "ledger_entry": ("ledger_entry_net_check", "ledger_entry_origin_month_check", "ledger_entry_sequence_check"),
     "money_movement": ("money_movement_reverses_check", "money_movement_reverses_fkey", "money_movement_sign_check"),
     "organization_balance": (
-        "organization_balance_closing_check", "organization_balance_due_check", "organization_balance_pkey",
+        "organization_balance_closing_check", "organization_balance_due_check",
+        "organization_balance_payouts_from_check", "organization_balance_pkey",
     ),
     "outbox_event": ("outbox_event_dedupe_key_key",),
     "payout": ("payout_organization_id_currency_month_key", "payout_public_id_key"),

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.paid_from import first_paid_month
 from ticketflow_orch.payouts.request import EVENT_TYPE
 from ticketflow_orch.settlement.due import due_months
 from ticketflow_orch.settlement.report import MonthTotal, month_totals
@@ -72,18 +73,22 @@ class BoardMonth:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The last months that are over or that a settlement has touched, in order."""
+    """The last months that are over or that a settlement has touched, in order.
+
+    `payouts_from`: the first month that anybody is paid for; None: payouts are off.
+    """
 
     months: tuple[BoardMonth, ...]
+    payouts_from: Month | None = None
 
     @property
     def version(self) -> str:
         """Equal for boards that say the same."""
-        return sha256(repr(self.months).encode()).hexdigest()[:16]
+        return sha256(repr((self.months, self.payouts_from)).encode()).hexdigest()[:16]
 
 
-def read_board(connection: Connection, now: datetime, first_month: Month, payouts_from: Month | None) -> Board:
-    """The board at the business time `now` (aware). Months before `payouts_from` pay nobody; None: no month does."""
+def read_board(connection: Connection, now: datetime, first_month: Month) -> Board:
+    """The board at the business time `now` (aware)."""
     touched = map(Month.of_day, connection.execute(text("SELECT month FROM settlement_period")).scalars())
     months = sorted({*touched, *due_months(connection, now, first_month)})[-MONTHS_SHOWN:]
     if not months:
@@ -92,6 +97,7 @@ def read_board(connection: Connection, now: datetime, first_month: Month, payout
         BOARD, {"months": [month.first_day for month in months], "first": months[0].first_day, "event": EVENT_TYPE}
     ).all()
     totals = month_totals(connection, months[0], months[-1])
+    payouts_from = first_paid_month(connection)
     turn = next((row for row in rows if row.state != "CLOSED"), None)
     return Board(
         tuple(
@@ -102,7 +108,8 @@ def read_board(connection: Connection, now: datetime, first_month: Month, payout
                 pays=payouts_from is not None and month >= payouts_from,
             )
             for month, row in zip(months, rows, strict=True)
-        )
+        ),
+        payouts_from,
     )
 
 

@@ -7,6 +7,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch.books.history import pays_from
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
@@ -76,6 +77,7 @@ class Balance:
     opening: int
     net: int
     returned: int
+    settled_elsewhere: int
     due: int
     payable: int
     closing: int
@@ -86,7 +88,8 @@ class Balance:
 class Explanation:
     """Everything about one organization and month. `lines` are all that is known by now, late movements included.
 
-    `balances` are there when the month is closed and the organization is not parked.
+    `balances` are there when the month is closed and the organization is not parked. `payouts_from`: the first month
+    that the organization is paid for; None: payouts are off.
     """
 
     external_ref: str
@@ -101,6 +104,19 @@ class Explanation:
     movements: tuple[Movement, ...]
     entries: tuple[Entry, ...]
     balances: tuple[Balance, ...]
+    payouts_from: Month | None
+
+    @property
+    def not_paid_here(self) -> str | None:
+        """Why nothing about the month is paid here, in a sentence."""
+        if self.payouts_from is None:
+            return "Payouts are off: what is due is carried."
+        if self.month < self.payouts_from:
+            return (
+                f"Payouts begin with {self.payouts_from}: what is about this month was settled elsewhere and comes off "
+                "the balance that takes it in."
+            )
+        return None
 
 
 def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
@@ -109,9 +125,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     Raises:
         InputError: there is no such organization.
     """
-    organization = connection.execute(
-        text("SELECT id, name, timezone FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
-    ).one_or_none()
+    organization = connection.execute(_ORGANIZATION, {"ref": external_ref}).one_or_none()
     if organization is None:
         raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
     key = {"organization_id": organization.id, "month": month.first_day}
@@ -134,6 +148,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         movements=tuple(Movement(*row) for row in movements),
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
         balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
+        payouts_from=Month.of_day(organization.payouts_from) if organization.payouts_from else None,
     )
 
 
@@ -148,6 +163,10 @@ def last_settled(connection: Connection) -> Month:
         raise InputError("No month is settled yet; name the one to explain, such as 2026-03.")
     return Month.of_day(day)
 
+
+_ORGANIZATION = text(f"""
+    SELECT id, name, timezone, {pays_from()} AS payouts_from FROM organization WHERE external_ref = :ref
+""")
 
 _STATE = text("""
     SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
@@ -198,7 +217,7 @@ _ENTRIES = text(f"""
 """)
 
 _BALANCES = text("""
-    SELECT balance.currency, exponent, opening, net, returned, due, payable, closing, payout.state
+    SELECT balance.currency, exponent, opening, net, returned, settled_elsewhere, due, payable, closing, payout.state
     FROM organization_balance AS balance
     JOIN currency ON code = balance.currency
     LEFT JOIN payout USING (organization_id, currency, month)

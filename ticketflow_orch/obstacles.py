@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month, known_zones
+from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
 
 _DAY = timedelta(days=1)
 # What follows a settlement is due every day; a weekend may pass.
@@ -35,7 +36,7 @@ class Obstacle:
     patience: timedelta = _AT_ONCE
 
 
-def read_obstacles(connection: Connection, first_month: Month, payouts_from: Month | None) -> tuple[Obstacle, ...]:
+def read_obstacles(connection: Connection, first_month: Month) -> tuple[Obstacle, ...]:
     """All that stands in the way at this moment, however short it has."""
     return (
         *_running(connection),
@@ -43,7 +44,8 @@ def read_obstacles(connection: Connection, first_month: Month, payouts_from: Mon
         *_parked(connection),
         *_parked_by_hand(connection),
         *_held(connection),
-        *_standing_still(connection, payouts_from),
+        *_standing_still(connection),
+        *_off_for_some(connection),
         *_before_first(connection, first_month),
     )
 
@@ -111,7 +113,7 @@ def _held(connection: Connection) -> Iterator[Obstacle]:
         )  # fmt: skip
 
 
-def _standing_still(connection: Connection, payouts_from: Month | None) -> Iterator[Obstacle]:
+def _standing_still(connection: Connection) -> Iterator[Obstacle]:
     """The first month that is settled and not closed, and those that are closed and not paid."""
     turn = connection.execute(_NOT_CLOSED).one_or_none()
     if turn is not None:
@@ -120,11 +122,22 @@ def _standing_still(connection: Connection, payouts_from: Month | None) -> Itera
             f"{month} is {turn.state} and not closed", turn.settled_at,
             f"`ticketflow close {month}` closes it, or says why not", _LONGEST_STANDSTILL,
         )  # fmt: skip
-    for row in connection.execute(_NOT_PAID, {"from": None if payouts_from is None else payouts_from.first_day}):
+    first = first_paid_month(connection)
+    for row in connection.execute(_NOT_PAID, {"from": None if first is None else first.first_day}):
         month = Month.of_day(row.month)
         yield Obstacle(
             f"{month} is closed and not paid", row.closed_at,
             f"see the last run of payouts, or materialize it for {month}", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _off_for_some(connection: Connection) -> Iterator[Obstacle]:
+    """Money that waits although others are paid: a first month is named for some organizations only."""
+    since = connection.execute(_OFF_FOR_SOME).scalar_one()
+    if since is not None and (owed := waiting(connection)):
+        yield Obstacle(
+            f"payouts are off but for organizations with a month of their own, and {in_words(owed)} wait", since,
+            "`ticketflow payouts from YYYY-MM` names the first month that is paid", _LONGEST_STANDSTILL,
         )  # fmt: skip
 
 
@@ -189,6 +202,13 @@ _NOT_PAID = text("""
     WHERE state = 'CLOSED' AND month >= CAST(:from AS date) AND paid_at IS NULL AND NOT EXISTS (
         SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
     ORDER BY month
+""")
+
+# Since the last month was closed.
+_OFF_FOR_SOME = text("""
+    SELECT max(closed_at) FROM settlement_period
+    WHERE (SELECT payouts_from IS NULL FROM installation)
+        AND EXISTS (SELECT FROM organization WHERE payouts_from IS NOT NULL)
 """)
 
 _BEFORE_FIRST = text("""

@@ -115,7 +115,8 @@ class Settings(BaseSettings):
         timedelta(hours=2), description="How long after buying nobody is reminded of what they have just bought."
     )
     payouts_from: Annotated[str, AfterValidator(_month_key)] | None = Field(
-        None, description="YYYY-MM; the first month that is paid out by us. Unset: nobody is paid."
+        None,
+        description="YYYY-MM; the first month that is paid, for a database that is made; see `payouts from`.",
     )
     payout_review_factor: Decimal = Field(
         Decimal(3),

@@ -22,7 +22,6 @@ from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, olde
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.outbox_backlog import Backlog, read_backlog
-from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
@@ -121,7 +120,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
 
 
 def _obstacles(connection: Connection, settings: Settings) -> tuple[Obstacle, ...]:
-    return read_obstacles(connection, Month.parse(settings.first_month), first_paid_month(settings))
+    return read_obstacles(connection, Month.parse(settings.first_month))
 
 
 @dataclass

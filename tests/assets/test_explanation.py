@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from assets.explanation import MOVEMENTS_SHOWN
 from resources import DatabaseResource
 from tests.books import FEBRUARY, JANUARY, add_payout, close, settle_and_close
+from tests.payable import pay_from
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
@@ -82,10 +83,28 @@ def test_a_closed_month_says_what_is_owed_and_whether_it_is_paid(
     add_payout(engine, organization, JANUARY, "IN_DOUBT")
     assert rows(answer(url, instance, organization="hall-7", month="2026-01")["balance"]) == [
         {
-            "currency": "EUR", "opening": "0.00", "net": "880.00", "returned": "0.00", "due": "880.00",
-            "payable": "880.00", "closing": "0.00", "payout": "in doubt",
+            "currency": "EUR", "opening": "0.00", "net": "880.00", "returned": "0.00", "settled elsewhere": "0.00",
+            "due": "880.00", "payable": "880.00", "closing": "0.00", "payout": "in doubt",
         }
     ]  # fmt: skip
+
+
+def test_a_month_that_was_settled_elsewhere_says_so(
+    engine: Engine, url: URL, instance: dg.DagsterInstance, organization: int
+) -> None:
+    pay_from(engine, FEBRUARY)
+    settle_and_close(engine, JANUARY)
+    said = answer(url, instance, organization="hall-7", month="2026-01")
+    assert said["summary"].endswith(
+        "Payouts begin with 2026-02: what is about this month was settled elsewhere and comes off the balance that "
+        "takes it in."
+    )
+    [balance] = rows(said["balance"])
+    assert (balance["settled elsewhere"], balance["closing"]) == ("880.00", "0.00")
+    pay_from(engine, None)
+    assert answer(url, instance, organization="hall-7", month="2026-01")["summary"].endswith(
+        "Payouts are off: what is due is carried."
+    )
 
 
 def test_what_came_late_is_told_until_it_is_posted_and_then_where(

@@ -15,7 +15,6 @@ from assets.partitions import months
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.assets.test_monthly_settlement import failure_of
 from tests.books import FEBRUARY, JANUARY, MARCH
-from tests.installed import decide
 from tests.payable import rows
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import settle, tamper
@@ -28,10 +27,8 @@ TICK = {"ticketflow/scheduled_for": "2026-05-03T06:30:00+02:00"}
 
 
 @pytest.fixture(autouse=True)
-def paying(engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Payouts begin in January; statements are put into a folder of the test."""
-    decide(engine, payouts_from=Month(2026, 1))
-    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
+def paying(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Statements are put into a folder of the test."""
     monkeypatch.setenv("TICKETFLOW_STATEMENTS_PLACE", str(tmp_path))
     settings.cache_clear()
     yield

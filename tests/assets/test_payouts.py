@@ -15,8 +15,7 @@ from assets import PAYOUT_CHECKS, payouts
 from resources import ClockResource, DatabaseResource
 from schedules.payouts import payouts_job, payouts_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
-from tests.installed import decide
-from tests.payable import close_owing, close_with, owing, request, rows
+from tests.payable import close_owing, close_with, owing, pay_from, request, rows
 from tests.rows import add_organization, instant
 from tests.schedules.runs import months_tick
 from tests.statements import execute
@@ -34,11 +33,8 @@ def instance() -> Iterator[dg.DagsterInstance]:
 
 
 @pytest.fixture(autouse=True)
-def paying(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Payouts begin in January."""
-    decide(engine, payouts_from=JANUARY)
-    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "2026-01")
-    settings.cache_clear()
+def own_settings() -> Iterator[None]:
+    """What a test sets is forgotten afterwards."""
     yield
     settings.cache_clear()
 
@@ -139,14 +135,12 @@ def test_a_route_that_could_pay_twice_is_refused_before_anything_is_written(
 
 
 def test_a_month_before_the_first_that_is_paid_says_plainly_that_nobody_is(
-    engine: Engine, url: URL, instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, url: URL, instance: dg.DagsterInstance
 ) -> None:
     owing(engine)
-    decide(engine, payouts_from=None)
-    monkeypatch.setenv("TICKETFLOW_PAYOUTS_FROM", "")
-    settings.cache_clear()
+    pay_from(engine, None)
     shown = metadata_of(materialize(url, instance, MARCH))["2026-03"]
-    assert shown["summary"] == "**Nobody is paid: TICKETFLOW_PAYOUTS_FROM names no month.**"
+    assert shown["summary"] == ("**Nobody is paid: payouts are off; `ticketflow payouts from YYYY-MM` turns them on.**")
     assert shown["requested"] == 0
 
 

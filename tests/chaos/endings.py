@@ -20,7 +20,7 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.health import problems
 from ticketflow_orch.parking import unpark
 from ticketflow_orch.payouts.decisions import Selection, confirm, release
-from ticketflow_orch.payouts.request import first_paid_month
+from ticketflow_orch.payouts.paid_from import first_paid_month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_over
 from ticketflow_orch.situation import read_situation
@@ -71,8 +71,8 @@ class Ending:
 
     def not_through(self) -> Iterator[str]:
         """The months that are over and not closed, paid and stated."""
-        pays_from = first_paid_month(settings())
         with self.engine.connect() as connection:
+            pays_from = first_paid_month(connection)
             rows = {
                 row.month: row for row in connection.execute(text("SELECT * FROM settlement_period ORDER BY month"))
             }
@@ -92,7 +92,7 @@ class Ending:
 
     def not_in_order(self) -> Iterator[str]:
         """What the audit of all months has to say, and what waits for somebody."""
-        found = broken(self.engine, first_month=FIRST, payouts_from=first_paid_month(settings()))
+        found = broken(self.engine, first_month=FIRST)
         yield from (f"{name}: {line}" for name, lines in found.items() for line in lines)
         with self.engine.connect() as connection:
             for month in stated_months(connection):
@@ -123,6 +123,7 @@ class Ending:
             for row in payable:
                 owed[row.organization_id, row.currency] -= row.payable
             payouts = connection.execute(text("SELECT * FROM payout")).all()
+            pays_from = first_paid_month(connection)
         wanted = without_zeros(amounts(platform.movements.values(), zones))
         found = without_zeros(posted(self.engine))
         said = [
@@ -132,7 +133,9 @@ class Ending:
         ]
         if len(known) != len(platform.movements):
             said.append(f"{len(known)} movements instead of {len(platform.movements)}")
-        for (organization, _, currency), sums in wanted.items():
+        for (organization, month, currency), sums in wanted.items():
+            if pays_from is not None and month < str(pays_from):
+                continue
             owed[organization, currency] += sums[AMOUNTS.index("net")]
         ids = {name: number for number, name in platform.names.items()}
         for (name, currency), amount in platform.opening.items():
@@ -158,9 +161,9 @@ class Ending:
 
     def history(self) -> str:
         """The whole history, for people, with what the board and health say now."""
-        settings_ = f"payouts from {settings().payouts_from}, parked limit {settings().parked_limit}"
         with self.engine.connect() as connection:
-            board = read_board(connection, self.platform.now, FIRST, first_paid_month(settings()))
+            settings_ = f"payouts from {first_paid_month(connection)}, parked limit {settings().parked_limit}"
+            board = read_board(connection, self.platform.now, FIRST)
         return "\n".join(
             [
                 f"CHAOS_SEED={self.platform.seed} LIVENESS_HISTORIES=1; {settings_}",

@@ -18,6 +18,7 @@ from tests.chaos.endings import Ending
 from tests.chaos.histories import FIRST, Platform
 from tests.conftest import fresh_database
 from tests.installed import decide
+from tests.payable import pay_from
 from tests.rows import instant
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.months import Month
@@ -57,13 +58,9 @@ def test_the_schedules_come_to_the_end_whatever_happened_or_health_says_why_not(
     engine: Engine, tmp_path: Path, instance: dg.DagsterInstance, configured: pytest.MonkeyPatch, seed: int
 ) -> None:
     random = Random(seed)
-    payouts_from = random.choice(["", "2025-10", "2025-11"])
-    decide(engine, first_month=FIRST, payouts_from=Month.parse(payouts_from) if payouts_from else None)
-    for name, value in {
-        "PAYOUTS_FROM": payouts_from,
-        "PARKED_LIMIT": random.choice(["100", "100", "100", "0"]),
-    }.items():
-        configured.setenv(f"TICKETFLOW_{name}", value)
+    decide(engine, first_month=FIRST)
+    pay_from(engine, random.choice([None, Month(2025, 10), Month(2025, 11)]))
+    configured.setenv("TICKETFLOW_PARKED_LIMIT", random.choice(["100", "100", "100", "0"]))
     settings.cache_clear()
     platform = Platform(engine, seed, tmp_path, instance)
     platform.live(instant(f"2026-01-{random.randint(5, 31):02}T12:00"), STEPS)

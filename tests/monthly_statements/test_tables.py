@@ -49,7 +49,7 @@ def test_the_columns_are_the_same_in_both_tables_and_for_ever(engine: Engine, tm
     columns = [
         "month", "organization", "name", "timezone", "covers_from", "covers_until", "currency", "exponent", "opening",
         "captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "adjustments", "net", "returned",
-        "due", "payable", "closing",
+        "due", "payable", "closing", "settled_elsewhere",
     ]  # fmt: skip
     assert pq.read_schema(result.parquet).names == columns
     assert Path(result.csv).read_text("utf-8").splitlines()[0] == ",".join(columns)

@@ -13,7 +13,6 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.settings import Settings
 
 
@@ -32,12 +31,10 @@ class Scope(StrEnum):
 class Asked:
     """What the invariants are asked about: all months unless one is named, everybody unless `members` says whom.
 
-    `first_month`: the first that is settled. `payouts_from`: the first that is paid; None: nobody is paid. `kept`: for
-    how long the retention keeps records of what is over.
+    `first_month`: the first that is settled. `kept`: for how long the retention keeps records of what is over.
     """
 
     first_month: Month
-    payouts_from: Month | None
     kept: timedelta
     month: Month | None = None
     members: Members = EVERYBODY
@@ -47,7 +44,6 @@ class Asked:
         """What `settings` make of it: all organizations, and all months or the one that is named."""
         return cls(
             first_month=Month.parse(settings.first_month),
-            payouts_from=first_paid_month(settings),
             kept=max(settings.records_kept, settings.runs_kept),
             month=month,
         )
@@ -65,7 +61,6 @@ class Asked:
         return self.members.parameters() | {
             "only": None if self.month is None else self.month.first_day,
             "kept": self.kept,
-            "payouts_from": None if self.payouts_from is None else self.payouts_from.first_day,
         }
 
 

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.audit import Finding
 from ticketflow_orch.auditing.model import Asked, findings
+from ticketflow_orch.books.history import pays_from
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 
@@ -30,12 +31,11 @@ def returned_otherwise(connection: Connection, asked: Asked) -> Iterator[Finding
 def unpaid_payables(connection: Connection, asked: Asked) -> Iterator[Finding]:
     """What closed months owe and nobody pays: payouts are off, or begin with a later month. Sums by currency."""
     rows = connection.execute(_UNPAID, asked.parameters()).all()
-    why = "payouts are off" if asked.payouts_from is None else f"payouts begin with {asked.payouts_from}"
     for month in dict.fromkeys(row.month for row in rows):
         yield Finding.listed(
             Month.of_day(month),
             [
-                ("", row.currency, f"{written_out(row.amount, row.exponent)} for {row.balances:,} balances: {why}")
+                ("", row.currency, f"{written_out(row.amount, row.exponent)} for {row.balances:,} balances: {row.why}")
                 for row in rows
                 if row.month == month
             ],
@@ -112,14 +112,18 @@ _RETURNED_OTHERWISE = f"""
 
 _UNPAID = text(f"""
     SELECT CAST(balance.month AS date) AS month, balance.currency, exponent, count(*) AS balances,
-        CAST(sum(payable) AS bigint) AS amount
-    FROM organization_balance AS balance JOIN currency ON code = balance.currency
+        CAST(sum(payable) AS bigint) AS amount,
+        coalesce('payouts begin with ' || to_char(begin, 'YYYY-MM'), 'payouts are off') AS why
+    FROM organization_balance AS balance
+    JOIN currency ON code = balance.currency
+    JOIN organization ON organization.id = organization_id
+    CROSS JOIN LATERAL (SELECT {pays_from()} AS begin) AS paid
     WHERE payable > 0 AND {_MEMBERS} AND (CAST(:only AS date) IS NULL OR balance.month = CAST(:only AS date))
-        AND (CAST(:payouts_from AS date) IS NULL OR balance.month < CAST(:payouts_from AS date))
+        AND (begin IS NULL OR balance.month < begin)
         AND NOT EXISTS (
             SELECT FROM payout
             WHERE payout.organization_id = balance.organization_id AND payout.currency = balance.currency
                 AND payout.month = balance.month)
-    GROUP BY balance.month, balance.currency, exponent
-    ORDER BY balance.month, balance.currency
+    GROUP BY balance.month, balance.currency, exponent, begin
+    ORDER BY balance.month, balance.currency, begin
 """)

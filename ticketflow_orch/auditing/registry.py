@@ -39,7 +39,7 @@ def _reconciles(connection: Connection, asked: Asked) -> Iterator[Finding]:
 
 
 def _payables(connection: Connection, asked: Asked) -> Iterator[Finding]:
-    for finding in paying.not_as_payable(connection, asked.payouts_from, asked.members):
+    for finding in paying.not_as_payable(connection, asked.members):
         if asked.month in {None, finding.month}:
             yield finding
 
@@ -177,15 +177,16 @@ INVARIANTS = (
     ),
     Invariant(
         "closed_months_unchanged",
-        "The ledger of a closed month is what its balances say, and nothing was posted into it since.",
+        "The ledger of a closed month is what its balances say, what they take off as settled elsewhere included, and "
+        "nothing was posted into it since.",
         _BY_HAND,
         Scope.MONTH,
         _of_members(books.closed_months, books.changed_since_closing),
     ),
     Invariant(
         "payables_paid",
-        "What a closed month owes has its payout, of that amount, three days after it was closed at the latest; from "
-        "TICKETFLOW_PAYOUTS_FROM on.",
+        "What a closed month owes has its payout, of that amount, three days after it was closed at the latest, from "
+        "the first month on that is paid.",
         "Materialize `payouts` for the month, or look why its schedule does not.",
         Scope.MONTH,
         _payables,
@@ -245,7 +246,8 @@ INVARIANTS = (
     Invariant(
         "payables_unpaid",
         "What closed months owe and nobody pays, because payouts are off or begin later.",
-        "Nothing, if it was paid elsewhere; otherwise set TICKETFLOW_PAYOUTS_FROM to its month.",
+        "Nothing, if it was paid elsewhere; otherwise `ticketflow payouts from` its month, which says first what that "
+        "pays.",
         Scope.LISTED,
         payouts.unpaid_payables,
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, TextClause, text
 
 from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.books.history import moved
 from ticketflow_orch.months import Month
 
 
@@ -30,7 +31,7 @@ def broken_chain(connection: Connection, month: Month, members: Members = EVERYB
 
 
 def changed_since_closing(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
-    """Balances of `month` that are not what was posted since the balances before."""
+    """Balances of `month` that are not what was posted since the balances before, or take off other history."""
     return _ask(connection, month, members, _CHANGED)
 
 
@@ -123,11 +124,16 @@ _BROKEN = text(f"""
     {_EXAMPLES}
 """)
 
+# The history of a balance from before that was kept is nothing. What earlier balances took in is looked at only where
+# the month from which the organization is paid is another than in its balance before.
 _CHANGED = text(f"""
     WITH posted AS (
-        SELECT balance.organization_id, balance.currency, balance.net, coalesce(entry.net, 0) AS posted_net
+        SELECT balance.organization_id, balance.currency, balance.net, coalesce(entry.net, 0) AS posted_net,
+            settled_elsewhere, CASE WHEN knows_history THEN coalesce(entry.settled, 0) ELSE 0 END AS posted_settled,
+            CAST(balance.month AS date) AS month, CAST(balance.payouts_from AS date) AS pays_from, knows_history
         FROM organization_balance AS balance CROSS JOIN LATERAL (
-            SELECT sum(ledger_entry.net) AS net
+            SELECT sum(ledger_entry.net) AS net,
+                sum(ledger_entry.net) FILTER (WHERE origin_month < balance.payouts_from) AS settled
             FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
             WHERE ledger_entry.organization_id = balance.organization_id AND ledger_entry.currency = balance.currency
                 AND period.month > coalesce(CAST(balance.previous_month AS date), '-infinity')
@@ -135,9 +141,24 @@ _CHANGED = text(f"""
         ) AS entry
         WHERE balance.month = :month
             AND balance.organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    ), judged AS (
+        SELECT posted.*, posted_settled + coalesce((
+                SELECT moved.settled
+                FROM (
+                    SELECT month AS last_month, payouts_from, before.knows_history FROM organization_balance AS before
+                    WHERE before.organization_id = posted.organization_id AND before.month < :month
+                    ORDER BY before.month DESC LIMIT 1
+                ) AS last CROSS JOIN LATERAL ({moved("posted", "CAST(last.last_month AS date)")}) AS moved
+                WHERE posted.knows_history AND posted.pays_from IS NOT NULL AND last.knows_history
+                    AND last.payouts_from IS DISTINCT FROM posted.pays_from AND moved.currency = posted.currency
+            ), 0) AS true_settled
+        FROM posted
     ), bad AS (
-        SELECT organization_id, currency, 'balanced ' || net || ', posted ' || posted_net AS what
-        FROM posted WHERE net <> posted_net
+        SELECT organization_id, currency, CASE WHEN net <> posted_net
+                THEN 'balanced ' || net || ', posted ' || posted_net
+                ELSE 'settled elsewhere ' || settled_elsewhere || ' instead of ' || true_settled
+            END AS what
+        FROM judged WHERE net <> posted_net OR settled_elsewhere <> true_settled
     )
     {_EXAMPLES}
 """)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.books.history import moved, pays_from
 from ticketflow_orch.books.periods import IncompleteClosingError, is_being_closed
 from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.months import Month
@@ -80,15 +81,18 @@ class BalanceWriter:
 # An organization takes part with all its keys or with none, so its latest balance of any key tells up to where all its
 # entries are in balances, and a key that carries an amount has one of that month. What comes back and what is brought
 # along is marked by the statement that counts it; an opening balance that was entered while a month was being closed is
-# brought along in the next. The ledger is found by month first, so periods are joined one by one.
-_WRITE = text("""
+# brought along in the next. The ledger is found by month first, so periods are joined one by one. Months before the one
+# from which an organization is paid are history; what earlier balances took in is looked at where that has changed.
+_WRITE = text(f"""
     WITH member AS MATERIALIZED (
-        SELECT organization.id AS organization_id, (
-                SELECT CAST(before.month AS date) FROM organization_balance AS before
-                WHERE before.organization_id = organization.id AND before.month < CAST(:month AS date)
-                ORDER BY before.month DESC LIMIT 1
-            ) AS last_month
-        FROM organization
+        SELECT organization.id AS organization_id, CAST(last.month AS date) AS last_month,
+            {pays_from()} AS pays_from,
+            last.knows_history AND last.payouts_from IS DISTINCT FROM {pays_from()} AS is_moved
+        FROM organization LEFT JOIN LATERAL (
+            SELECT month, payouts_from, knows_history FROM organization_balance AS before
+            WHERE before.organization_id = organization.id AND before.month < CAST(:month AS date)
+            ORDER BY before.month DESC LIMIT 1
+        ) AS last ON true
         WHERE organization.id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
             AND NOT EXISTS (
                 SELECT FROM organization_balance AS there
@@ -108,44 +112,51 @@ _WRITE = text("""
         FROM member
         WHERE opening_balance.organization_id = member.organization_id AND opening_balance.balance_month IS NULL
         RETURNING opening_balance.organization_id, opening_balance.currency, opening_balance.amount
-    ), part (organization_id, currency, net, returned, brought) AS (
-        SELECT member.organization_id, entry.currency, entry.net, 0, 0
+    ), part (organization_id, currency, net, returned, brought, settled) AS (
+        SELECT member.organization_id, entry.currency, entry.net, 0, 0, entry.settled
         FROM member CROSS JOIN LATERAL (
-            SELECT currency, sum(net) AS net
+            SELECT currency, sum(net) AS net,
+                coalesce(sum(net) FILTER (WHERE origin_month < member.pays_from), 0) AS settled
             FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
             WHERE ledger_entry.organization_id = member.organization_id
                 AND period.month > coalesce(member.last_month, '-infinity') AND period.month <= CAST(:month AS date)
             GROUP BY currency
         ) AS entry
         UNION ALL
-        SELECT organization_id, currency, 0, amount, 0 FROM came_back
+        SELECT organization_id, currency, 0, amount, 0, 0 FROM came_back
         UNION ALL
-        SELECT organization_id, currency, 0, 0, amount FROM brought_along
+        SELECT organization_id, currency, 0, 0, amount, 0 FROM brought_along
         UNION ALL
-        SELECT carried.organization_id, carried.currency, 0, 0, 0
+        SELECT member.organization_id, moved.currency, 0, 0, 0, moved.settled
+        FROM member CROSS JOIN LATERAL ({moved("member", "member.last_month")}) AS moved
+        WHERE member.is_moved AND member.pays_from IS NOT NULL
+        UNION ALL
+        SELECT carried.organization_id, carried.currency, 0, 0, 0, 0
         FROM member JOIN organization_balance AS carried
             ON carried.organization_id = member.organization_id AND carried.month = member.last_month
         WHERE carried.closing <> 0
     ), movement AS (
-        SELECT organization_id, currency, sum(net) AS net, sum(returned) AS returned, sum(brought) AS brought
+        SELECT organization_id, currency, sum(net) AS net, sum(returned) AS returned, sum(brought) AS brought,
+            sum(settled) AS settled
         FROM part GROUP BY organization_id, currency
     ), balance AS (
         SELECT movement.organization_id, movement.currency, previous.month AS previous_month,
-            coalesce(previous.closing, 0) + brought AS opening, net, returned,
-            coalesce(previous.closing, 0) + brought + net + returned AS due
-        FROM movement LEFT JOIN LATERAL (
+            coalesce(previous.closing, 0) + brought AS opening, net, returned, settled,
+            coalesce(previous.closing, 0) + brought + net + returned - settled AS due,
+            member.pays_from, coalesce(member.pays_from <= CAST(:month AS date), false) AS is_paid
+        FROM movement JOIN member USING (organization_id) LEFT JOIN LATERAL (
             SELECT month, closing FROM organization_balance AS before
             WHERE before.organization_id = movement.organization_id AND before.currency = movement.currency
                 AND before.month < CAST(:month AS date)
             ORDER BY before.month DESC LIMIT 1
         ) AS previous ON true
     )
-    INSERT INTO organization_balance (organization_id, currency, month, previous_month, opening, net, returned, due,
-        payable, closing)
+    INSERT INTO organization_balance (organization_id, currency, month, previous_month, opening, net, returned,
+        settled_elsewhere, due, payable, closing, payouts_from, knows_history)
     SELECT organization_id, currency, CAST(:month AS date), previous_month, CAST(opening AS bigint),
-        CAST(net AS bigint), CAST(returned AS bigint), CAST(due AS bigint),
-        CAST(CASE WHEN due >= greatest(payout_minimum, 1) THEN due ELSE 0 END AS bigint),
-        CAST(CASE WHEN due >= greatest(payout_minimum, 1) THEN 0 ELSE due END AS bigint)
+        CAST(net AS bigint), CAST(returned AS bigint), CAST(settled AS bigint), CAST(due AS bigint),
+        CAST(CASE WHEN is_paid AND due >= greatest(payout_minimum, 1) THEN due ELSE 0 END AS bigint),
+        CAST(CASE WHEN is_paid AND due >= greatest(payout_minimum, 1) THEN 0 ELSE due END AS bigint), pays_from, true
     FROM balance JOIN currency ON code = currency
     ORDER BY organization_id, currency
     ON CONFLICT ON CONSTRAINT organization_balance_pkey DO NOTHING

@@ -30,6 +30,7 @@ class CurrencyBalance:
     opening: int
     net: int
     returned: int
+    settled_elsewhere: int
     due: int
     payable: int
     closing: int
@@ -78,8 +79,8 @@ def organizations_left_out(connection: Connection, month: Month) -> tuple[Parked
 
 _TOTALS = text("""
     SELECT month, balance.currency, exponent, count(*), count(*) FILTER (WHERE payable > 0),
-        count(*) FILTER (WHERE closing <> 0), sum(opening), sum(net), sum(returned), sum(due), sum(payable),
-        sum(closing)
+        count(*) FILTER (WHERE closing <> 0), sum(opening), sum(net), sum(returned),
+        sum(settled_elsewhere), sum(due), sum(payable), sum(closing)
     FROM organization_balance AS balance JOIN currency ON code = balance.currency
     WHERE month BETWEEN :first AND :last
     GROUP BY month, balance.currency, exponent

@@ -63,9 +63,9 @@ def books(
     if not totals:
         typer.echo("No such month is closed.")
         return
-    amounts = ("opening", "net", "returned", "due", "payable", "closing")
+    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
     plain_table(
-        ("month", "currency", *amounts, "balances", "paying"),
+        ("month", "currency", *(name.replace("_", " ") for name in amounts), "balances", "paying"),
         (
             (
                 str(total.month),

@@ -58,7 +58,7 @@ def demo(
                 f"{first} to {last} are {partitions} months, not {months}; `ticketflow installation set first_month`."
             )
         require_no_others(engine)
-        pay_from(engine, first)
+        pay_somebody(engine, first)
         with rows_shown() as progress:
             loaded = load_demo(engine, last, months=months, organizations=organizations, progress=progress)
         out.print(str(loaded))
@@ -79,15 +79,15 @@ def demo(
     raise typer.Exit(0 if green else 1)
 
 
-def pay_from(engine: Engine, month: Month) -> None:
-    """Pay from `month` on, unless somebody has decided from when on people are paid."""
+def pay_somebody(engine: Engine, first: Month) -> None:
+    """Pay from `first` on, unless somebody has decided from when on people are paid."""
     from ticketflow_orch.account import account
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.installation import locked, write
+    from ticketflow_orch.payouts.paid_from import first_paid_month, set_paid_from
 
-    with transaction(engine) as connection:
-        if locked(connection).payouts_from is None:
-            write(connection, "payouts_from", month.first_day, f"ticketflow demo, {account()}")
+    with engine.connect() as connection:
+        decided = first_paid_month(connection)
+    if decided is None:
+        set_paid_from(engine, first, account(), confirmed=True)
 
 
 def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last: Month) -> list[SpanRun]:
@@ -97,16 +97,14 @@ def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last:
     """
     from ticketflow_orch.books.periods import months_to_close
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
-    from ticketflow_orch.installation import decided
-    from ticketflow_orch.payouts.request import first_paid_month, payouts_due_months
-    from ticketflow_orch.settings import settings
+    from ticketflow_orch.payouts.request import payouts_due_months
     from ticketflow_orch.statements.audit import months_to_state
 
     with engine.connect() as connection:
         closing = list(months_to_close(connection, now, first_month))
     ran = _ran(CLOSING_JOB, closing, "closed, with {balances written:,} balances")
     with engine.connect() as connection:
-        paying = payouts_due_months(connection, first_paid_month(decided(connection, settings())))
+        paying = payouts_due_months(connection)
     ran += _ran(PAYOUTS_JOB, paying, "paid: {requested:,} payouts requested, {held:,} held for review")
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
@@ -201,10 +199,10 @@ def print_statement(engine: Engine, month: Month) -> None:
         best = top_organizations(connection, month, month, limit=1)[0]
         balances = explain(connection, best.external_ref, month).balances
     addresses = write_statement(engine, best.external_ref, month, StatementOptions.configured(settings()))
-    amounts = ("opening", "net", "returned", "due", "payable", "closing")
+    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
     table = Table("currency", box=None, pad_edge=False, header_style="bold")
     for name in amounts:
-        table.add_column(name, justify="right")
+        table.add_column(name.replace("_", " "), justify="right")
     for balance in balances:
         table.add_row(balance.currency, *(written_out(getattr(balance, name), balance.exponent) for name in amounts))
     out = console()

@@ -74,6 +74,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if schema.state == State.OK:
         yield _order_of_recording(databases)
         yield from _installation(settings, databases)
+        yield _payouts(databases)
     yield from _dagster(settings, databases)
 
 
@@ -176,6 +177,24 @@ def _routes(settings: Settings, installed: Installation) -> Finding:
     # A host that delivers nothing needs no file.
     state = State.STOPPED if settings.delivery is None else State.WRONG
     return Finding("routes", state, f"nothing is delivered from here: {'; '.join(differences)}", FIX)
+
+
+def _payouts(databases: Databases) -> Finding:
+    from ticketflow_orch.payouts.paid_from import in_words, read_paid_from, waiting
+
+    subject = "payouts"
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
+    try:
+        with engine.connect() as connection:
+            paid_from, owed = read_paid_from(connection), waiting(connection)
+    except InputError as error:
+        return Finding(subject, State.WRONG, str(error), _MIGRATE)
+    finally:
+        engine.dispose()
+    if owed:
+        mend = "`ticketflow payouts from YYYY-MM` names the first month that is paid"
+        return Finding(subject, State.STOPPED, f"{paid_from}, and {in_words(owed)} wait", mend)
+    return Finding(subject, State.OK, str(paid_from))
 
 
 def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:

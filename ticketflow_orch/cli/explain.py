@@ -38,6 +38,8 @@ def show(explanation: Explanation) -> None:
         f"{explanation.timezone}: from {window.starts_at.isoformat()} until before {window.ends_at.isoformat()}; "
         f"cutoff {explanation.cutoff.isoformat() if explanation.cutoff else 'none yet'}"
     )
+    if explanation.not_paid_here:
+        out.print(explanation.not_paid_here)
     if explanation.parked:
         out.print(f"parked: {explanation.parked}", style="red", markup=False)
     for title, table in (
@@ -110,8 +112,8 @@ def _entries(explanation: Explanation) -> Table:
 def _balances(explanation: Explanation) -> Table:
     from ticketflow_orch.money import written_out
 
-    names = ("opening", "net", "returned", "due", "payable", "closing")
-    table = _table("currency", "payout", *names, numbers=len(names))
+    names = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
+    table = _table("currency", "payout", *(name.replace("_", " ") for name in names), numbers=len(names))
     for balance in explanation.balances:
         amounts = (written_out(getattr(balance, name), balance.exponent) for name in names)
         table.add_row(balance.currency, (balance.paid or "none").lower().replace("_", " "), *amounts)

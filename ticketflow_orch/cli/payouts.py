@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -10,6 +11,9 @@ from ticketflow_orch.account import account
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection, Engine
+
+    from ticketflow_orch.months import Month
     from ticketflow_orch.payouts.decisions import Selection
     from ticketflow_orch.payouts.listing import Payout
 
@@ -81,6 +85,80 @@ def show(reference: Reference) -> None:
     with database("payouts") as engine, engine.connect() as connection:
         found = payout(connection, reference)
     plain_table(("", ""), [line for line in _lines(found) if line[1]])
+
+
+@app.command("from")
+def from_(
+    month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The first month that is paid.")] = None,
+    organization: Annotated[
+        str | None, typer.Option(metavar="REF", help="Only for this organization, whatever holds for all others.")
+    ] = None,
+    *,
+    off: Annotated[
+        bool, typer.Option("--off", help="Pay nobody any more; with --organization: pay it as all others.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Agree to what it pays of closed months.")] = False,
+) -> None:
+    """Show or set the first month that is paid; what is about months before was settled elsewhere.
+
+    While there is none, payouts are off and what is due is carried. Takes effect with the next month that is closed.
+    """
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.months import Month
+
+    if month is not None and off:
+        raise InputError("Name a month or --off, not both.")
+    if month is None and organization is not None and not off:
+        raise InputError(f"Name the first month that {organization} is paid for, such as 2026-03, or --off.")
+    wanted = Month.parse(month) if month else None
+    with database("payouts") as engine:
+        if month is not None or off:
+            _set_paid_from(engine, wanted, organization, agreed=yes)
+        with engine.connect() as connection:
+            _show_paid_from(connection)
+
+
+def _set_paid_from(engine: Engine, month: Month | None, organization: str | None, *, agreed: bool) -> None:
+    """Change it; on a terminal somebody is asked to type the month where closed months are paid by that."""
+    from ticketflow_orch.payouts.paid_from import UnconfirmedError, in_words, set_paid_from
+
+    try:
+        set_paid_from(engine, month, account(), organization=organization, confirmed=agreed)
+    except UnconfirmedError as error:
+        if not _is_terminal():
+            raise
+        typer.echo(f"This pays {in_words(error.pays)} of closed months.")
+        typed = str(typer.prompt(f"Type {month} to agree")).strip()
+        if typed != str(month):
+            raise InputError(f"{typed!r} is not {month}; nothing is changed.") from None
+        set_paid_from(engine, month, account(), organization=organization, confirmed=error.pays)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty()
+
+
+def _show_paid_from(connection: Connection) -> None:
+    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.payouts.paid_from import in_words, read_paid_from, waiting
+
+    found, owed = read_paid_from(connection), waiting(connection)
+    if found.everybody is None:
+        typer.echo("Payouts are off: what is due is carried.")
+    else:
+        typer.echo(f"Payouts begin with {found.everybody}; what is about months before was settled elsewhere.")
+    if found.own:
+        plain_table(
+            ("organization", "its own", "changed (UTC)", "by"),
+            (
+                (one.organization, str(one.payouts_from), moment(one.changed_at), one.changed_by or "")
+                for one in found.own
+            ),
+        )
+    if found.own_count > len(found.own):
+        typer.echo(f"These are the first {len(found.own)} of {found.own_count:,}.", err=True)
+    if owed:
+        typer.echo(f"Waiting because payouts are off: {in_words(owed)}.")
 
 
 @app.command("pause")

@@ -24,6 +24,7 @@ _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]{0,18})").fullmatch
 _DAY = r"[12][0-9]{3}-[0-9]{2}-[0-9]{2}"
 _MOMENT = rf"{_DAY}[T ](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{{1,6}}0*)?)?"
 _DATE = re.compile(_DAY).fullmatch
+_MONTH = re.compile(r"[12][0-9]{3}-(?:0[1-9]|1[0-2])").fullmatch
 _WITHOUT_OFFSET = re.compile(_MOMENT).fullmatch
 _INSTANT = re.compile(rf"{_MOMENT}(?:Z|[+-](?:0[0-9]|1[0-4])(?::?[0-5][0-9])?)").fullmatch
 
@@ -104,6 +105,10 @@ def _date(cell: str) -> str | None:
     return _calendar(cell) if _DATE(cell) else "is not a date written YYYY-MM-DD"
 
 
+def _month(cell: str) -> str | None:
+    return None if _MONTH(cell) else "is not a month written YYYY-MM"
+
+
 def _instant(cell: str) -> str | None:
     if _INSTANT(cell):
         return _calendar(cell[:10])
@@ -140,6 +145,7 @@ ORGANIZATIONS = Kind(
         Column("left_on", "date", _date, may_be_empty=True),
         Column("contact_email", "text", _text, may_be_empty=True),
         Column("locale", "text", _text, may_be_empty=True),
+        Column("payouts_from", "text", _month, may_be_empty=True, optional=True),
     ),
 )
 EVENTS = Kind(

@@ -89,9 +89,10 @@ _RECORD = text("""
 _INSERT = {
     ORGANIZATIONS: text("""
         INSERT INTO organization (id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
-            joined_on, left_on, contact_email, locale, import_id)
+            joined_on, left_on, contact_email, locale, payouts_from, import_id)
         SELECT id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
-            joined_on, left_on, contact_email, locale, CAST(:import_id AS bigint)
+            joined_on, left_on, contact_email, locale, CAST(payouts_from || '-01' AS date),
+            CAST(:import_id AS bigint)
         FROM linked_organization WHERE present_id IS NULL ORDER BY line
     """),
     EVENTS: text("""

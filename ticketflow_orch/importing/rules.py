@@ -189,10 +189,16 @@ _STORED = {
     "organization_ref": "(SELECT external_ref FROM organization WHERE id = present.organization_id)",
     "event_ref": "(SELECT external_ref FROM event WHERE id = present.event_id)",
     "reservation_ref": "(SELECT public_ref FROM reservation WHERE id = present.reservation_id)",
+    "payouts_from": "to_char(present.payouts_from, 'YYYY-MM')",
     "reverses_ref": "(SELECT external_ref FROM money_movement AS target WHERE target.id = present.reverses_id)",
 }
 # Where the platform has moved on since, the row is still the one that was imported.
 _MOVED_ON = {
+    (ORGANIZATIONS, "payouts_from"): (
+        "staged.payouts_from IS NULL OR EXISTS (SELECT FROM organization_change AS change"
+        " WHERE change.organization_id = present.id AND change.name = 'payouts_from'"
+        " AND change.before = staged.payouts_from || '-01')"
+    ),
     (EVENTS, "status"): (
         "staged.status = 'DRAFT' OR (staged.status = 'OPEN' AND present.status IN ('CLOSED', 'CANCELLED'))"
     ),

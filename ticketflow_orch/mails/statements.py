@@ -19,7 +19,7 @@ from ticketflow_orch.statements.content import LeftOut, Statement, StatementsLef
 from ticketflow_orch.statements.drafts import Draft, drafts, page_of
 
 _SENDER_NAME = "TicketFlow"
-_AMOUNTS = ("opening", "net", "returned", "due", "payable", "closing")
+_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
 
 # Organization reference, currency and month, as in the event's payload.
 _Key = tuple[str, str, str]
@@ -87,6 +87,7 @@ def _mail(message: Message, statement: Statement, page: bytes, options: MailOpti
         "organization": one_line(statement.party.name),
         "month": month_name(statement.month, locale),
         "currency": statement.currency,
+        "has_history": statement.settled_elsewhere != 0,
         **_amounts(statement, locale),
     }
     subject, plain = subject_and_text(locale.language, "statement", **values)
@@ -105,7 +106,10 @@ def _mail(message: Message, statement: Statement, page: bytes, options: MailOpti
 
 def _amounts(statement: Statement, locale: Locale) -> dict[str, str]:
     """The summary's amounts, set to one width so that the plain text lines up."""
-    written = {name: amount(getattr(statement, name), statement.exponent, locale) for name in _AMOUNTS}
+    signs = {"settled_elsewhere": -1}
+    written = {
+        name: amount(signs.get(name, 1) * getattr(statement, name), statement.exponent, locale) for name in _AMOUNTS
+    }
     width = max(map(len, written.values()))
     return {name: text.rjust(width) for name, text in written.items()}
 

@@ -66,6 +66,7 @@ def build_index(
     unique: bool = False,
     include: Sequence[str] = (),
     method: str = "btree",
+    condition: str | None = None,
 ) -> None:
     """A valid and ready index `name`, built CONCURRENTLY; a leftover of a failed try is dropped first.
 
@@ -82,7 +83,8 @@ def build_index(
     drop_index(connection, name)
     kind = "UNIQUE INDEX" if unique else "INDEX"
     carried = f" INCLUDE ({', '.join(include)})" if include else ""
-    where = f"{table} USING {method} ({', '.join(columns)}){carried}"
+    partial = f" WHERE {condition}" if condition else ""
+    where = f"{table} USING {method} ({', '.join(columns)}){carried}{partial}"
     try:
         _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {where}")
     except IntegrityError as error:

@@ -9,20 +9,21 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.books.history import pays_from_of
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.paid_from import first_paid_month
 
 
-def not_as_payable(
-    connection: Connection, payouts_from: Month | None, members: Members = EVERYBODY
-) -> tuple[Finding, ...]:
+def not_as_payable(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:
     """Per month, balances whose payable has no payout or another amount, and payouts without a balance.
 
-    Asked about the closed months from `payouts_from` that should be paid by now: those up to the last one with payouts,
+    Asked about the closed months that pay anybody and should be paid by now: those up to the last one with payouts,
     and those that were closed more than three days ago. What was closed since is not forgotten but not paid yet.
     """
-    if payouts_from is None:
+    first = first_paid_month(connection)
+    if first is None:
         return ()
-    values = {"first": payouts_from.first_day, "most": EXAMPLES} | members.parameters()
+    values = {"first": first.first_day, "most": EXAMPLES} | members.parameters()
     judged = connection.execute(_JUDGED, values).scalars()
     return _findings(judged, connection.execute(_NOT_AS_PAYABLE, values))
 
@@ -83,6 +84,7 @@ _NOT_AS_PAYABLE = text(f"""
             'payable ' || coalesce(payable, 0) || ', paid out ' || coalesce(amount, 0) AS what
         FROM balance FULL JOIN paid USING (organization_id, currency, month)
         WHERE payable IS DISTINCT FROM amount
+            AND (amount IS NOT NULL OR month >= {pays_from_of("organization_id")})
     )
     {_EXAMPLES}
 """)

@@ -11,10 +11,12 @@ from decimal import Decimal
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.books.history import pays_from_of
 from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import CurrencyReview, review
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.posting import SMALLEST_ID
@@ -32,13 +34,12 @@ class PayoutsLeftOutError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class PayoutRules:
-    """Who is paid: months from `payouts_from` on, nobody without one; `now` is the business clock (aware).
+    """How payouts are requested, at `now` by the business clock (aware).
 
     `review_factor`, `review_first`: which payouts wait for a person, see `review`. `chunk_size`: payouts a transaction.
     """
 
     now: datetime
-    payouts_from: Month | None
     review_factor: Decimal = Decimal(3)
     review_first: bool = False
     chunk_size: int = 5000
@@ -46,15 +47,7 @@ class PayoutRules:
     @classmethod
     def configured(cls, settings: Settings, now: datetime) -> PayoutRules:
         """The rules that `settings` make, at the instant `now`."""
-        return cls(now, first_paid_month(settings), settings.payout_review_factor, settings.payout_review_first)
-
-    def why_nobody(self, month: Month) -> str | None:
-        """Why nobody is paid for `month`, in one sentence; None when its organizations are."""
-        if self.payouts_from is None:
-            return "Nobody is paid: TICKETFLOW_PAYOUTS_FROM names no month."
-        if month < self.payouts_from:
-            return f"Nobody is paid for {month}: TICKETFLOW_PAYOUTS_FROM is {self.payouts_from}."
-        return None
+        return cls(now, settings.payout_review_factor, settings.payout_review_first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +77,21 @@ class PayoutsRequested:
     paid_at: datetime | None
 
 
-def first_paid_month(settings: Settings) -> Month | None:
-    """The first month that is paid, if anybody is."""
-    return Month.parse(settings.payouts_from) if settings.payouts_from else None
-
-
 def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: str | None = None) -> PayoutsRequested:
     """Write a payout, and the event that asks for it, for every balance of `month` with something to pay.
 
     Harmless to repeat, to run twice at once and to be killed: a payout's key is (organization, currency, month), its
     event is written by the same statement, and both are there or neither. What is owed to an organization that is
-    parked by then is held. A month before `rules.payouts_from` writes nothing. A payout that cannot be written stops
-    only itself: it is told once and tried again by the next run, and until then the month is not paid.
+    parked by then is held; an organization is paid nothing for a month before the first that is paid. A payout that
+    cannot be written stops only itself: it is told once and tried again by the next run, and until then the month is
+    not paid.
 
     Raises:
         InputError: the month is not CLOSED.
         PayoutsLeftOutError: payouts cannot be written; all others are.
     """
-    why_nobody = rules.why_nobody(month)
     with transaction(engine) as connection:
-        require_closed(connection, month)
+        why_nobody = _why_nobody(month, require_closed(connection, month))
         if why_nobody is not None:
             return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
         reviews, held = review(connection, month, rules.review_factor, rules.now, hold_first=rules.review_first)
@@ -126,16 +114,25 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     return PayoutsRequested(month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at)
 
 
-def require_closed(connection: Connection, month: Month) -> None:
-    """Refuse a month whose books are not closed.
+def _why_nobody(month: Month, first: Month | None) -> str | None:
+    if first is None:
+        return "Nobody is paid: payouts are off; `ticketflow payouts from YYYY-MM` turns them on."
+    if month < first:
+        return f"Nobody is paid for {month}: payouts begin with {first}, and months before were settled elsewhere."
+    return None
+
+
+def require_closed(connection: Connection, month: Month) -> Month | None:
+    """Refuse a month whose books are not closed; returns the first month that anybody is paid for.
 
     Raises:
         InputError: they are not; the sentence says what state the month is in.
     """
-    state = connection.execute(_STATE, {"month": month.first_day}).scalar_one_or_none()
-    if state != "CLOSED":
-        found = f"is {state}" if state else "was never settled"
+    row = connection.execute(_STATE, {"month": month.first_day}).one()
+    if row.state != "CLOSED":
+        found = f"is {row.state}" if row.state else "was never settled"
         raise InputError(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
+    return None if row.first_paid is None else Month.of_day(row.first_paid)
 
 
 def mark_paid(connection: Connection, month: Month) -> datetime | None:
@@ -145,14 +142,15 @@ def mark_paid(connection: Connection, month: Month) -> datetime | None:
     return paid_at
 
 
-def payouts_due_months(connection: Connection, payouts_from: Month | None) -> tuple[Month, ...]:
-    """The CLOSED months from `payouts_from` on whose payouts are not all written, in order.
+def payouts_due_months(connection: Connection) -> tuple[Month, ...]:
+    """The CLOSED months that pay anybody and whose payouts are not all written, in order.
 
     A month that only waits for a person to release what is held is not due: another run would find nothing to do.
     """
-    if payouts_from is None:
+    first = first_paid_month(connection)
+    if first is None:
         return ()
-    days = connection.execute(_DUE_MONTHS, {"first": payouts_from.first_day}).scalars()
+    days = connection.execute(_DUE_MONTHS, {"first": first.first_day}).scalars()
     return tuple(Month.of_day(day) for day in days)
 
 
@@ -196,7 +194,9 @@ class _Writing:
         return {"month": self.month.first_day, "after_organization": after[0], "after_currency": after[1]}
 
 
-_STATE = text("SELECT state FROM settlement_period WHERE month = CAST(:month AS date)")
+_STATE = text(f"""
+    SELECT (SELECT state FROM settlement_period WHERE month = CAST(:month AS date)) AS state, {EARLIEST} AS first_paid
+""")
 
 # What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held.
 EVENTS = f"""
@@ -211,9 +211,9 @@ EVENTS = f"""
     ON CONFLICT (dedupe_key) DO NOTHING
 """
 
-_DUE = """
+_DUE = f"""
         FROM organization_balance
-        WHERE month = CAST(:month AS date) AND payable > 0
+        WHERE month = CAST(:month AS date) AND payable > 0 AND month >= {pays_from_of("organization_id")}
             AND (organization_id, currency) > (CAST(:after_organization AS bigint), CAST(:after_currency AS char(3)))
 """
 
@@ -257,24 +257,17 @@ _WRITE = text(f"""
         SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true
 """)
 
-_MISSING = """
-    EXISTS (
-        SELECT FROM organization_balance AS balance
-        WHERE balance.month = period.month AND payable > 0 AND NOT EXISTS (
-            SELECT FROM payout WHERE (payout.organization_id, payout.currency, payout.month)
-                = (balance.organization_id, balance.currency, balance.month)))
-"""
 _HELD = "EXISTS (SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')"
 
 _MARK_PAID = text(f"""
     UPDATE settlement_period AS period SET paid_at = clock_timestamp()
-    WHERE month = CAST(:month AS date) AND state = 'CLOSED' AND paid_at IS NULL AND NOT {_HELD} AND NOT {_MISSING}
+    WHERE month = CAST(:month AS date) AND state = 'CLOSED' AND paid_at IS NULL AND NOT {_HELD} AND NOT {UNREQUESTED}
 """)
 
 _PAID_AT = text("SELECT paid_at FROM settlement_period WHERE month = CAST(:month AS date)")
 
 _DUE_MONTHS = text(f"""
     SELECT month FROM settlement_period AS period
-    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND paid_at IS NULL AND (NOT {_HELD} OR {_MISSING})
+    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND paid_at IS NULL AND (NOT {_HELD} OR {UNREQUESTED})
     ORDER BY month
 """)

@@ -9,6 +9,7 @@ from decimal import Decimal
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.books.history import pays_from_of
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 
@@ -52,7 +53,7 @@ def review(
 
     The greatest of the last months, and not their mean: a season's peak passes, a wrong factor of ten does not. The
     first payouts of a currency have nothing to compare with; that anybody is paid at all was a person's word already,
-    in `payouts_from`, so they are held only where the settings say so.
+    in `payouts from`, so they are held only where the settings say so.
 
     Once held a month's currency stays held: a run that was killed half-way leaves no half of it to be decided anew.
     """
@@ -79,10 +80,12 @@ def _whole(total: Decimal | None) -> int | None:
 
 
 # Of the months before, what left the house counts: payouts that are held or came back are no measure.
-_REVIEW = text("""
+_REVIEW = text(f"""
     WITH payable AS (
         SELECT currency, count(*) AS payouts, sum(payable) AS total
-        FROM organization_balance WHERE month = CAST(:month AS date) AND payable > 0 GROUP BY currency
+        FROM organization_balance
+        WHERE month = CAST(:month AS date) AND payable > 0 AND month >= {pays_from_of("organization_id")}
+        GROUP BY currency
     ), paid AS (
         SELECT currency, sum(amount) AS total, row_number() OVER (PARTITION BY currency ORDER BY month DESC) AS place
         FROM payout WHERE month < CAST(:month AS date) AND state NOT IN ('HELD', 'REJECTED') GROUP BY currency, month

@@ -19,7 +19,7 @@ from ticketflow_orch.schema.effects import (
     reminder,
     reminder_kind,
 )
-from ticketflow_orch.schema.installation import installation, installation_change
+from ticketflow_orch.schema.installation import installation, installation_change, organization_change
 from ticketflow_orch.schema.settlement import (
     ledger_entry,
     parked_organization,
@@ -47,6 +47,7 @@ __all__ = [
     "opening_balance",
     "organization",
     "organization_balance",
+    "organization_change",
     "outbox_event",
     "parked_organization",
     "payout",

@@ -49,7 +49,16 @@ organization = table(
     text_column("contact_email", nullable=True),
     text_column("locale", nullable=True),
     reference("import_id", "data_import.id", nullable=True),
+    column(
+        "payouts_from",
+        sa.Date,
+        CheckConstraint(
+            "isfinite(payouts_from) AND extract(day FROM payouts_from) = 1", name="organization_payouts_from_check"
+        ),
+        nullable=True,
+    ),
     index("organization_timezone_idx", "timezone"),
+    index("organization_payouts_from_idx", "payouts_from", where="payouts_from IS NOT NULL"),
 )
 
 event = table(

@@ -7,6 +7,7 @@ from sqlalchemy import CheckConstraint, Column, ForeignKey, UniqueConstraint, te
 
 from ticketflow_orch.schema.columns import (
     column,
+    count,
     identity,
     index,
     instant,
@@ -40,8 +41,15 @@ organization_balance = table(
     column("due", sa.BigInteger),
     column("payable", sa.BigInteger, CheckConstraint("payable >= 0 AND payable IN (0, due)")),
     column("closing", sa.BigInteger),
+    count("settled_elsewhere"),
+    column("payouts_from", sa.Date, nullable=True),
+    column("knows_history", sa.Boolean, server_default=text("false")),
     sa.PrimaryKeyConstraint("organization_id", "month", "currency", name="organization_balance_pkey"),
-    CheckConstraint("due = opening + net + returned", name="organization_balance_due_check"),
+    CheckConstraint("due = opening + net + returned - settled_elsewhere", name="organization_balance_due_check"),
+    CheckConstraint(
+        "payable = 0 OR NOT knows_history OR (payouts_from IS NOT NULL AND month >= payouts_from)",
+        name="organization_balance_payouts_from_check",
+    ),
     CheckConstraint("closing = due - payable", name="organization_balance_closing_check"),
     index(
         "organization_balance_month_idx",

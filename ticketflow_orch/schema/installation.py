@@ -1,4 +1,4 @@
-"""One row: whose database this is and what decides about money in it, beside the changes of that."""
+"""One row: whose database this is and what decides about money in it; changes of that, and of organizations."""
 
 from __future__ import annotations
 
@@ -32,4 +32,15 @@ installation_change = table(
     instant("changed_at"),
     text_column("changed_by"),
     text_column("changed_role", server_default=text("CURRENT_USER")),
+)
+
+organization_change = table(
+    "organization_change",
+    identity(always=True),
+    column("organization_id", sa.BigInteger),
+    text_column("name"),
+    *(text_column(name, nullable=True) for name in ("before", "after")),
+    stamp("changed_at"),
+    text_column("changed_by"),
+    text_column("changed_role", server_default=text("SESSION_USER")),
 )

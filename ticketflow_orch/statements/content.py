@@ -111,9 +111,10 @@ class Party:
 class Statement:
     """The closed `month` of one organization and currency, but for its movements, of which there may be very many.
 
-    `last_stated` is the last month before it in which the organization has statements, in whatever currency; None when
-    these are its first. `exponent` is the currency's number of decimals. The window is the month's own, in the
-    organization's zone.
+    `settled_elsewhere`: what is about months before `payouts_from`, the first that the organization is paid for (None:
+    payouts were off); a balance from before that was kept has no part in it, which `knows_history` says. `last_stated`
+    is the last month before it in which the organization has statements, in whatever currency; None when these are its
+    first. `exponent` is the currency's number of decimals. The window is the month's own, in the organization's zone.
     """
 
     party: Party
@@ -129,6 +130,9 @@ class Statement:
     due: int
     payable: int
     closing: int
+    settled_elsewhere: int
+    payouts_from: Month | None
+    knows_history: bool
     origins: tuple[Origin, ...]
     lines: tuple[Line, ...]
     returns: tuple[ReturnedPayout, ...]
@@ -137,6 +141,12 @@ class Statement:
     def key(self) -> tuple[int, str]:
         """What tells it from the other statements of the month."""
         return self.party.id, self.currency
+
+    @property
+    def not_paid_here(self) -> bool:
+        """Whether something is carried on that is not paid whatever it comes to, since payouts begin later."""
+        paid = self.payouts_from is not None and self.month >= self.payouts_from
+        return self.knows_history and self.closing > 0 and not paid
 
     @property
     def starts_at(self) -> datetime:
@@ -222,6 +232,9 @@ def must_add_up(statement: Statement) -> None:
     returned = sum(payout.amount for payout in statement.returns)
     if returned != statement.returned:
         raise _unbalanced(statement, f"its returned payouts come to {returned}, the balance says {statement.returned}")
+    due = statement.opening + statement.net + statement.returned - statement.settled_elsewhere
+    if due != statement.due:
+        raise _unbalanced(statement, f"its parts come to {due}, the balance says {statement.due}")
 
 
 _KINDS = {

@@ -26,7 +26,7 @@ _AMOUNT = pa.decimal128(38, 4)
 _INSTANT = pa.timestamp("us", tz="UTC")
 _AMOUNTS = (
     "opening", "captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "adjustments", "net",
-    "returned", "due", "payable", "closing",
+    "returned", "due", "payable", "closing", "settled_elsewhere",
 )  # fmt: skip
 SCHEMA = pa.schema(
     [
@@ -65,7 +65,7 @@ class StatementTables:
         amounts = (
             statement.opening, own.captures, own.refunds, own.chargebacks, own.fees, own.commission,
             own.commission_tax, statement.adjustments.net, statement.net, statement.returned, statement.due,
-            statement.payable, statement.closing,
+            statement.payable, statement.closing, statement.settled_elsewhere,
         )  # fmt: skip
         day, since, until = statement.month.first_day, statement.starts_at, statement.ends_at
         names = (party.external_ref, party.name, party.timezone)

@@ -59,6 +59,7 @@ class CurrencyTotal:
     opening: int = 0
     net: int = 0
     returned: int = 0
+    settled_elsewhere: int = 0
     due: int = 0
     payable: int = 0
     closing: int = 0
@@ -66,7 +67,7 @@ class CurrencyTotal:
     def add(self, statement: Statement) -> None:
         """Count one more statement."""
         self.statements += 1
-        for name in ("opening", "net", "returned", "due", "payable", "closing"):
+        for name in ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing"):
             setattr(self, name, getattr(self, name) + getattr(statement, name))
 
 

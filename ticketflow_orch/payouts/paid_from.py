@@ -1,0 +1,323 @@
+"""From which month on organizations are paid, the installation's or their own: read, and changed by people.
+
+Months before it are history, settled elsewhere; where there is none, payouts are off and what is due is carried. A
+change is kept with who made it, takes effect with the next month that is closed, and changes no closed one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, text
+
+from ticketflow_orch.books.history import moved, pays_from, pays_from_of
+from ticketflow_orch.counts import counted
+from ticketflow_orch.database import transaction
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import read_installation
+from ticketflow_orch.money import written_out
+from ticketflow_orch.months import Month
+
+OWN_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An amount in one currency (minor units), and how many organizations it is about."""
+
+    currency: str
+    exponent: int
+    organizations: int
+    amount: int
+
+    def __str__(self) -> str:
+        amount = f"{written_out(self.amount, self.exponent)} {self.currency}"
+        return f"{amount} of {counted(self.organizations, 'organization')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """An organization with a month of its own, and when and by whom it was changed; None: it came with it."""
+
+    organization: str
+    payouts_from: Month
+    changed_at: datetime | None
+    changed_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PaidFrom:
+    """From when on people are paid: `everybody` is the installation's month, None while payouts are off.
+
+    `own`: organizations with a month of their own, the first hundred of `own_count`.
+    """
+
+    everybody: Month | None
+    own: tuple[Own, ...]
+    own_count: int
+
+    def __str__(self) -> str:
+        off = "payouts are off" if self.everybody is None else f"payouts begin with {self.everybody}"
+        return off + (f"; {counted(self.own_count, 'organization')} with a month of its own" if self.own_count else "")
+
+
+class UnconfirmedError(InputError):
+    """What closed months owe would be paid by a change; `pays` says how much, and nothing is changed."""
+
+    def __init__(self, message: str, pays: tuple[Sum, ...]) -> None:
+        super().__init__(message)
+        self.pays = pays
+
+
+def read_paid_from(connection: Connection) -> PaidFrom:
+    """From when on people are paid."""
+    rows = connection.execute(_OWN, {"most": OWN_SHOWN}).all()
+    return PaidFrom(
+        everybody=read_installation(connection).payouts_from,
+        own=tuple(
+            Own(row.external_ref, Month.of_day(row.payouts_from), row.changed_at, row.changed_by) for row in rows
+        ),
+        own_count=rows[0].total if rows else 0,
+    )
+
+
+def first_paid_month(connection: Connection) -> Month | None:
+    """The first month that anybody is paid for, if anybody is; cheap, whatever the tables hold."""
+    day = connection.execute(text(f"SELECT {EARLIEST}")).scalar_one()
+    return None if day is None else Month.of_day(day)
+
+
+def waiting(connection: Connection) -> tuple[Sum, ...]:
+    """What closed months owe organizations for which payouts are off, by currency.
+
+    That which balances from before carried were off counted as paid is among it.
+    """
+    return _sums(connection.execute(_WAITING))
+
+
+def set_paid_from(
+    engine: Engine,
+    month: Month | None,
+    by: str,
+    *,
+    organization: str | None = None,
+    confirmed: bool | tuple[Sum, ...] = False,
+) -> None:
+    """Pay from `month` on; None: turn payouts off or, for one `organization` (its reference), pay it as all others.
+
+    `confirmed`: a person agrees to what it pays of closed months, be it whatever it is or just these sums.
+
+    Raises:
+        UnconfirmedError: it would pay what closed months owe, and that was not confirmed.
+        InputError: there is no such organization; it is so already; months before were paid already, or are about to
+            be; a month is being closed.
+    """
+    values = {
+        "month": None if month is None else month.first_day,
+        "organization": organization,
+        "by": by,
+    }
+    with transaction(engine) as connection:
+        # A closing that begins later sees the change, and none is under way.
+        connection.execute(text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"))
+        _require_change(connection, month, organization)
+        _require_no_closing(connection)
+        _require_unpaid(connection.execute(_PAID_ALREADY, values).one_or_none())
+        pays = _sums(connection.execute(_PAYS, values))
+        if pays and confirmed is not True and confirmed != pays:
+            raise UnconfirmedError(
+                f"From {month} on, closed months pay {in_words(pays)}, with the payouts that are due and the next "
+                "month that is closed; confirm it by --yes.",
+                pays,
+            )
+        connection.execute(_NAMED, values)
+        connection.execute(_SET if organization is None else _SET_OWN, values)
+        if pays:
+            connection.execute(_PAID_NO_MORE)
+
+
+def in_words(sums: Iterable[Sum]) -> str:
+    """The sums as part of a sentence."""
+    return ", ".join(map(str, sums))
+
+
+def _require_change(connection: Connection, month: Month | None, organization: str | None) -> None:
+    if organization is None:
+        before, whose = read_installation(connection).payouts_from, "payouts"
+    else:
+        row = connection.execute(_ORGANIZATION, {"organization": organization}).one_or_none()
+        if row is None:
+            raise InputError(f"There is no organization {organization!r}; references are those of the application.")
+        before = None if row.payouts_from is None else Month.of_day(row.payouts_from)
+        whose = f"payouts of {organization}"
+    if before != month:
+        return
+    if month is not None:
+        raise InputError(f"The {whose} begin with {month} already; nothing is changed.")
+    if organization is None:
+        raise InputError(
+            "Payouts are off already; name the first month that is paid, such as 2026-03, to turn them on."
+        )
+    raise InputError(f"Organization {organization} has no month of its own; nothing is changed.")
+
+
+def _require_no_closing(connection: Connection) -> None:
+    day = connection.execute(text("SELECT min(month) FROM settlement_period WHERE state = 'CLOSING'")).scalar_one()
+    if day is not None:
+        month = Month.of_day(day)
+        raise InputError(f"{month} is being closed; let that end by `ticketflow close {month}`, then change it.")
+
+
+def _require_unpaid(row: Row[Any] | None) -> None:
+    if row is None:
+        return
+    month = Month.of_day(row.month)
+    amount = f"{written_out(row.payable, row.exponent)} {row.currency}"
+    if row.state is None:
+        raise InputError(
+            f"{month} is closed and owes {row.external_ref} {amount}, which is not requested yet; materialize payouts "
+            f"for {month} first, after `ticketflow payouts pause` if nothing is to be sent."
+        )
+    raise InputError(
+        f"The payout of {amount} to {row.external_ref} for {month} is {row.state}, so {month} was not settled "
+        "elsewhere; choose that month or an earlier one, or reject the payout before it is sent."
+    )
+
+
+def _sums(rows: Iterable[Row[Any]]) -> tuple[Sum, ...]:
+    return tuple(Sum(row.currency, row.exponent, row.organizations, int(row.amount)) for row in rows)
+
+
+_OWN = text("""
+    SELECT external_ref, payouts_from, changed_at, changed_by, count(*) OVER () AS total
+    FROM organization LEFT JOIN LATERAL (
+        SELECT changed_at, changed_by FROM organization_change
+        WHERE organization_id = organization.id AND name = 'payouts_from' ORDER BY id DESC LIMIT 1
+    ) AS change ON true
+    WHERE payouts_from IS NOT NULL
+    ORDER BY payouts_from, external_ref LIMIT CAST(:most AS bigint)
+""")
+
+# The first month that anybody is paid for.
+EARLIEST = """
+    least(
+        (SELECT CAST(payouts_from AS date) FROM installation),
+        (SELECT min(payouts_from) FROM organization WHERE payouts_from IS NOT NULL))
+"""
+
+# What is carried stands in the balances of the last closed month; what balances from before this was kept count as paid
+# has no payout, and its month is not paid.
+_WAITING = text(f"""
+    WITH unpaid AS (
+        SELECT organization_id, currency, closing AS amount FROM organization_balance
+        WHERE month = (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED') AND closing > 0
+        UNION ALL
+        SELECT organization_id, currency, payable
+        FROM organization_balance AS balance JOIN settlement_period AS period USING (month)
+        WHERE period.state = 'CLOSED' AND period.paid_at IS NULL AND payable > 0 AND NOT EXISTS (
+            SELECT FROM payout WHERE payout.organization_id = balance.organization_id
+                AND payout.currency = balance.currency AND payout.month = balance.month)
+    )
+    SELECT unpaid.currency, exponent, count(DISTINCT organization_id) AS organizations, sum(amount) AS amount
+    FROM unpaid JOIN organization ON organization.id = organization_id JOIN currency ON code = unpaid.currency
+    WHERE {pays_from()} IS NULL
+    GROUP BY unpaid.currency, exponent ORDER BY unpaid.currency
+""")
+
+_ORGANIZATION = text("""
+    SELECT payouts_from FROM organization WHERE external_ref = CAST(:organization AS text) FOR NO KEY UPDATE
+""")
+
+# Whose month changes, from which (`was`) to which (`pays_from`), and up to where its balances go.
+_MEMBER = f"""
+    member AS (
+        SELECT organization.id AS organization_id, {pays_from()} AS was,
+            CASE WHEN CAST(:organization AS text) IS NULL THEN CAST(:month AS date)
+                ELSE coalesce(CAST(:month AS date), (SELECT CAST(payouts_from AS date) FROM installation))
+            END AS pays_from,
+            CAST(last.month AS date) AS last_month, last.knows_history
+        FROM organization CROSS JOIN LATERAL (
+            SELECT month, knows_history FROM organization_balance AS before
+            WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
+        ) AS last
+        WHERE CASE WHEN CAST(:organization AS text) IS NULL THEN organization.payouts_from IS NULL
+            ELSE organization.external_ref = CAST(:organization AS text) END
+    )
+"""
+
+# What was paid, is about to be, or is owed by a closed month. A payout that came back is owed again.
+_PAID_ALREADY = text(f"""
+    WITH {_MEMBER}
+    SELECT external_ref, CAST(balance.month AS date) AS month, balance.currency, exponent, payable, payout.state
+    FROM member
+    JOIN organization_balance AS balance USING (organization_id)
+    JOIN organization ON organization.id = member.organization_id
+    JOIN currency ON code = balance.currency
+    LEFT JOIN payout ON payout.organization_id = balance.organization_id
+        AND payout.currency = balance.currency AND payout.month = balance.month
+    WHERE payable > 0 AND CASE WHEN payout.state IS NULL
+            THEN balance.month >= member.was AND (member.pays_from IS NULL OR balance.month < member.pays_from)
+            ELSE payout.state NOT IN ('REJECTED', 'RETURNED') AND balance.month < member.pays_from
+        END
+    ORDER BY balance.month, external_ref LIMIT 1
+""")
+
+# By the next closing: what is carried, and what had come off as settled elsewhere. At once: what balances from before
+# that was kept count as paid, and no payout pays.
+_PAYS = text(f"""
+    WITH {_MEMBER}, earlier AS (
+        SELECT * FROM member
+        WHERE (was IS NULL OR pays_from < was)
+            AND pays_from <= (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED')
+    ), part AS (
+        SELECT balance.organization_id, balance.currency, closing AS amount
+        FROM earlier JOIN organization_balance AS balance ON balance.organization_id = earlier.organization_id
+            AND balance.month = earlier.last_month
+        WHERE closing <> 0
+        UNION ALL
+        SELECT earlier.organization_id, moved.currency, -moved.settled
+        FROM earlier CROSS JOIN LATERAL ({moved("earlier", "earlier.last_month")}) AS moved
+        WHERE earlier.knows_history
+    ), paid AS (
+        SELECT organization_id, due.currency, amount
+        FROM (SELECT organization_id, currency, sum(amount) AS amount FROM part GROUP BY 1, 2) AS due
+        JOIN currency ON code = due.currency
+        WHERE amount >= greatest(payout_minimum, 1)
+        UNION ALL
+        SELECT balance.organization_id, balance.currency, payable
+        FROM earlier JOIN organization_balance AS balance ON balance.organization_id = earlier.organization_id
+            AND balance.month >= earlier.pays_from AND (was IS NULL OR balance.month < was)
+        WHERE payable > 0 AND NOT EXISTS (
+            SELECT FROM payout WHERE payout.organization_id = balance.organization_id
+                AND payout.currency = balance.currency AND payout.month = balance.month)
+    )
+    SELECT paid.currency, exponent, count(DISTINCT organization_id) AS organizations, sum(amount) AS amount
+    FROM paid JOIN currency ON code = paid.currency
+    GROUP BY paid.currency, exponent ORDER BY paid.currency
+""")
+
+_NAMED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
+
+_SET = text("UPDATE installation SET payouts_from = CAST(:month AS date), changed_by = CAST(:by AS text)")
+
+_SET_OWN = text("""
+    UPDATE organization SET payouts_from = CAST(:month AS date) WHERE external_ref = CAST(:organization AS text)
+""")
+
+# The balances of the row `period` that are to be paid and have no payout.
+UNREQUESTED = f"""
+    EXISTS (
+        SELECT FROM organization_balance AS balance
+        WHERE balance.month = period.month AND payable > 0 AND NOT EXISTS (
+                SELECT FROM payout WHERE (payout.organization_id, payout.currency, payout.month)
+                    = (balance.organization_id, balance.currency, balance.month))
+            AND balance.month >= {pays_from_of("balance.organization_id")})
+"""
+
+_PAID_NO_MORE = text(f"""
+    UPDATE settlement_period AS period SET paid_at = NULL
+    WHERE state = 'CLOSED' AND paid_at IS NOT NULL AND {UNREQUESTED}
+""")
