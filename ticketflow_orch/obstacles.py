@@ -119,8 +119,8 @@ def _shared(connection: Connection) -> Iterator[Obstacle]:
         yield Obstacle(
             f"payouts: {len(one.payouts):,} are confirmed under one reference of the provider, {one.provider_ref}",
             one.since,
-            f"ask the provider which of {', '.join(one.payouts[:_NAMED])} it paid, then `ticketflow payouts return` the "
-            "others, or give each its own with `ticketflow payouts confirm REF --provider-ref …`",
+            f"ask the provider which of {', '.join(one.payouts[:_NAMED])} it paid, then `ticketflow payouts return` "
+            "the others, or give each its own with `ticketflow payouts confirm REF --provider-ref …`",
         )
 
 

@@ -105,8 +105,7 @@ def _alerts(rows: Iterable[Row[Any]], now: datetime) -> Iterable[Alert]:
         if row.applied:
             if row.answer == "IN_DOUBT":
                 # After a restore attempts are counted anew.
-                at = now.isoformat(timespec="seconds")
-                yield Alert(IN_DOUBT_ALERT, f"{row.public_id}/{row.attempt} at {at}", said)
+                yield Alert(IN_DOUBT_ALERT, f"{row.public_id}/{row.attempt} at {now.isoformat()}", said)
         # A returned payout was confirmed once.
         elif {"RETURNED": "CONFIRMED"}.get(row.before, row.before) != row.answer != "IN_DOUBT":
             yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.answer}", said)

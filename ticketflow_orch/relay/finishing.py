@@ -140,8 +140,8 @@ def tell_of(connection: Connection, recorded: Recorded, now: datetime) -> None:
         "error": recorded.outcome.error if recorded.outcome else None,
     }
     # After a restore attempts are counted anew, of an event that has the same id.
-    at = now.isoformat(timespec="seconds")
-    alert_once(connection, Alert(kind, f"{message.event_id} attempt {message.attempt} at {at}", payload), now)
+    key = f"{message.event_id} attempt {message.attempt} at {now.isoformat()}"
+    alert_once(connection, Alert(kind, key, payload), now)
 
 
 def answer(outcome: Outcome | None) -> str | None:
