@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, text
 
 from tests.conftest import fresh_database
-from tests.monthly_statements.books import state
 from tests.payable import MARCH, NOW, request, rows
 from tests.rows import instant
 from tests.statements import execute
@@ -25,6 +23,7 @@ from ticketflow_orch.payouts import decisions
 from ticketflow_orch.payouts.decisions import Selection
 from ticketflow_orch.payouts.references import shared_references
 from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.statements.mailing import queue_mails
 
 pytestmark = pytest.mark.every_server
 
@@ -106,10 +105,10 @@ def test_what_is_there_keeps_its_ids_and_keys(old: Engine) -> None:
     assert rows(old, "SELECT id, public_id FROM payout ORDER BY id") == payouts
 
 
-def test_no_cause_that_has_an_event_gets_another(old: Engine, tmp_path: Path) -> None:
+def test_no_cause_that_has_an_event_gets_another(old: Engine) -> None:
     before = migrated(old)
     assert request(old).existing == 4
-    assert state(old, tmp_path, mail_from=instant("2026-01-01T00:00")).mails == 0
+    assert queue_mails(old, MARCH, now=NOW, mail_from=instant("2026-01-01T00:00"), chunk_size=10).new == 0
     assert send_reminders(old, ReminderRules(now=START - DAY, kinds={"24h": DAY})).queued == 0
     assert rows(old, EVERYTHING) == before
 

@@ -63,7 +63,7 @@ def record_payouts(connection: Connection, recorded: Sequence[Recorded]) -> None
     now = clock.now()
     for alert in _alerts(rows, now):
         alert_once(connection, alert, now)
-    tell_shared(connection, [row.provider_ref for row in rows if row.applied and row.answer == "CONFIRMED"], now)
+    tell_shared(connection, [row.provider_ref for row in rows if row.shared], now)
 
 
 def read_answer(recorded: Recorded) -> Answer | None:
@@ -147,5 +147,11 @@ _APPLY = text("""
             answered_at = CASE WHEN applied AND answer <> 'IN_DOUBT' THEN clock_timestamp() ELSE answered_at END
         FROM before WHERE payout.id = before.id AND (applied OR payout.first_attempt_at IS NULL)
     )
-    SELECT * FROM before WHERE answer IS NOT NULL AND (answer <> before OR other_reference) ORDER BY id
+    SELECT before.*, applied AND answer = 'CONFIRMED' AND provider_ref IS NOT NULL AND (
+            count(*) FILTER (WHERE applied AND answer = 'CONFIRMED') OVER (PARTITION BY provider_ref) > 1
+            OR EXISTS (
+                SELECT FROM payout AS other
+                WHERE other.state = 'CONFIRMED' AND other.provider_ref = before.provider_ref AND other.id <> before.id
+            )) AS shared
+    FROM before WHERE answer IS NOT NULL AND (answer <> before OR other_reference) ORDER BY id
 """)

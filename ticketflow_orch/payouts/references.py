@@ -29,30 +29,13 @@ class Shared:
 def tell_shared(connection: Connection, provider_refs: Collection[str | None], now: datetime) -> None:
     """Alert, once for each, of those of `provider_refs` that several confirmed payouts have by now.
 
-    To be called after they were written down, in the same transaction. Whoever writes down the same one waits here, and
-    then sees the other's.
+    To be called after they were written down, in the same transaction. Of two that are written down at the same moment
+    the audit tells.
     """
     given = {"provider_refs": sorted({one for one in provider_refs if one})}
     if not given["provider_refs"]:
         return
-    connection.execute(_IN_TURN, given)
-    for row in connection.execute(_SHARED, given).all():
-        told = {"provider_ref": row.provider_ref, "payouts": row.payouts}
-        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told), now)
-
-
-def shared_references(connection: Connection, limit: int) -> tuple[Shared, ...]:
-    """The first `limit` references of which was told and that several payouts still have."""
-    rows = connection.execute(_LISTED, {"kind": SHARED_ALERT, "limit": limit})
-    return tuple(Shared(row.provider_ref, tuple(row.payouts), row.since) for row in rows)
-
-
-_IN_TURN = text("""
-    SELECT count(pg_advisory_xact_lock(hashtextextended('provider reference ' || given, 0)))
-    FROM unnest(CAST(:provider_refs AS text[])) AS given
-""")
-
-_SHARED = text("""
+    connection.execute(_SHARED = text("""
     SELECT provider_ref, array_agg(CAST(public_id AS text) ORDER BY id) AS payouts
     FROM payout WHERE state = 'CONFIRMED' AND provider_ref = ANY (CAST(:provider_refs AS text[]))
     GROUP BY provider_ref HAVING count(*) > 1 ORDER BY provider_ref
