@@ -35,7 +35,18 @@ def tell_shared(connection: Connection, provider_refs: Collection[str | None], n
     given = {"provider_refs": sorted({one for one in provider_refs if one})}
     if not given["provider_refs"]:
         return
-    connection.execute(_SHARED = text("""
+    for row in connection.execute(_SHARED, given).all():
+        told = {"provider_ref": row.provider_ref, "payouts": row.payouts}
+        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told), now)
+
+
+def shared_references(connection: Connection, limit: int) -> tuple[Shared, ...]:
+    """The first `limit` references of which was told and that several payouts still have."""
+    rows = connection.execute(_LISTED, {"kind": SHARED_ALERT, "limit": limit})
+    return tuple(Shared(row.provider_ref, tuple(row.payouts), row.since) for row in rows)
+
+
+_SHARED = text("""
     SELECT provider_ref, array_agg(CAST(public_id AS text) ORDER BY id) AS payouts
     FROM payout WHERE state = 'CONFIRMED' AND provider_ref = ANY (CAST(:provider_refs AS text[]))
     GROUP BY provider_ref HAVING count(*) > 1 ORDER BY provider_ref
