@@ -6,7 +6,7 @@ import uuid
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, select, text
+from sqlalchemy import Engine, FetchedValue, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -23,7 +23,8 @@ BARE = {
             FROM closed WHERE event_id = closed.id AND status = 'ACTIVE'
             RETURNING public_ref
         )
-        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT derived_id((SELECT id FROM installation), 'outbox_event', told.key), told.* FROM (
         SELECT 'event', public_id::text, 'EventClosed', jsonb_build_object('event_id', public_id),
             'EventClosed:' || public_id, :now
         FROM closed
@@ -31,6 +32,7 @@ BARE = {
         SELECT 'reservation', public_ref, 'ReservationExpired', jsonb_build_object('ref', public_ref),
             'ReservationExpired:' || public_ref, :now
         FROM expired
+        ) AS told (aggregate_type, aggregate_id, event_type, payload, key, occurred_at)
     """,
     "expire": """
         WITH expired AS (
@@ -38,8 +40,9 @@ BARE = {
             WHERE status = 'ACTIVE' AND expires_at <= :now
             RETURNING public_ref
         )
-        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT 'reservation', public_ref, 'ReservationExpired', jsonb_build_object('ref', public_ref),
+        INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT derived_id((SELECT id FROM installation), 'outbox_event', 'ReservationExpired:' || public_ref),
+            'reservation', public_ref, 'ReservationExpired', jsonb_build_object('ref', public_ref),
             'ReservationExpired:' || public_ref, :now
         FROM expired
     """,
@@ -47,7 +50,8 @@ BARE = {
         WITH reminded AS (
             INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
             SELECT reservation.id, '24h', CAST(starts_at AT TIME ZONE event.timezone AS date), 'QUEUED',
-                gen_random_uuid()
+                derived_id((SELECT id FROM installation), 'outbox_event', 'ReminderDue:' || public_ref || ':24h:'
+                    || CAST(starts_at AT TIME ZONE event.timezone AS date))
             FROM event JOIN reservation ON event_id = event.id
             WHERE event.status = 'OPEN' AND starts_at > :now AND starts_at <= :now + CAST(:lead AS interval)
                 AND reservation.status = 'CONFIRMED'
@@ -108,7 +112,7 @@ class _Reminder(_Base):
 class _OutboxEvent(_Base):
     __tablename__ = "outbox_event"
     id: Mapped[int] = mapped_column(primary_key=True)
-    event_id: Mapped[uuid.UUID]
+    event_id: Mapped[uuid.UUID] = mapped_column(server_default=FetchedValue())
     aggregate_type: Mapped[str]
     aggregate_id: Mapped[str]
     event_type: Mapped[str]
@@ -164,6 +168,7 @@ def _expire(session: Session, reservation: _Reservation) -> None:
 def _remind(session: Session, reservation: _Reservation) -> None:
     event = session.get_one(_Event, reservation.event_id)
     told = _tell(session, "reservation", reservation.public_ref, "ReminderDue", {"ref": reservation.public_ref})
+    session.flush()
     session.add(
         _Reminder(
             reservation_id=reservation.id,
@@ -177,7 +182,6 @@ def _remind(session: Session, reservation: _Reservation) -> None:
 
 def _tell(session: Session, aggregate: str, key: str, kind: str, payload: dict[str, Any]) -> _OutboxEvent:
     told = _OutboxEvent(
-        event_id=uuid.uuid4(),
         aggregate_type=aggregate,
         aggregate_id=key,
         event_type=kind,

@@ -88,7 +88,7 @@ def once_per_window(
     if done.outcome == "DUPLICATE":
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
     for row in (BadRow(**bad) for bad in done.result.get("bad", ()) if done.status == "DONE"):
-        context.log.error(f"Row {row.id} was left out, its own data made it fail: {row.error}")
+        context.log.error(f"Row {row.called} was left out, its own data made it fail: {row.error}")
         with transaction(engine) as connection:
             alert_once(connection, row.alert(firing.job), now)
     context.add_output_metadata(window_metadata(firing, done))

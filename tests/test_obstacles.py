@@ -7,7 +7,6 @@ from sqlalchemy import Engine
 from tests.books import FIRST, JANUARY, settle_and_close
 from tests.payable import owing, pay_from, request, rows
 from tests.rows import add_movement, add_organization
-from tests.test_settlement import NOW
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import read_obstacles
@@ -65,7 +64,7 @@ def test_held_payouts_are_counted_by_month_until_they_are_released(engine: Engin
     assert line.startswith(
         "payouts: 1 of 2026-03 held; `ticketflow payouts list --month 2026-03 --state held` says why"
     )
-    release(engine, Selection(reference=str(reference)), "ana", NOW)
+    release(engine, Selection(reference=str(reference)), "ana")
     assert not any("held" in line for line in said(engine))
 
 

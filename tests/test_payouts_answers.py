@@ -171,7 +171,10 @@ def test_what_nobody_can_read_leaves_a_doubt(engine: Engine, words: str) -> None
 def test_a_batch_of_answers_is_one_statement(engine: Engine) -> None:
     close_owing(engine, {add_organization(engine): 100 + n for n in range(3)})
     request(engine)
-    ended = [Recorded(message, "DELIVERED", said(CONFIRMED)) for message in messages_of(engine)]
+    ended = [
+        Recorded(message, "DELIVERED", said(CONFIRMED | {"provider_ref": f"po_{number}"}))
+        for number, message in enumerate(messages_of(engine))
+    ]
     seen: list[str] = []
     event.listen(engine, "before_cursor_execute", lambda *arguments: seen.append(arguments[2]))
     with transaction(engine) as connection:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.payable import MARCH, NOW, close_with, owing, request, requested_payout, rows
+from tests.payable import MARCH, close_with, owing, request, requested_payout, rows
 from tests.rows import add_organization
 from tests.statements import deliver, execute, refusal, take
 from tests.test_payouts_answers import CONFIRMED, recorded, said
@@ -70,7 +70,7 @@ def test_a_payout_that_was_never_tried_is_held_and_released_under_its_own_event(
     decide(engine, decisions.hold, reference, "asked by the bank", "ana")
     assert books(engine) == [("HELD", "ana", "HELD")]
     assert rows(engine, "SELECT reason FROM payout") == [("asked by the bank",)]
-    assert decisions.release(engine, Selection(reference=reference), "eva", NOW) == 1
+    assert decisions.release(engine, Selection(reference=reference), "eva") == 1
     assert books(engine) == [("REQUESTED", "eva", "PENDING")]
 
 
@@ -118,8 +118,8 @@ def test_what_was_held_for_review_is_released_by_month_and_currency(engine: Engi
     assert request(engine, review_first=True).held == 3
     assert rows(engine, "SELECT count(*) FROM outbox_event WHERE event_type = 'PayoutRequested'") == [(0,)]
     with pytest.raises(InputError, match="No payout of 2026-02 is held"):
-        decisions.release(engine, Selection(Month(2026, 2)), "eva", NOW)
-    assert decisions.release(engine, Selection(MARCH, "EUR"), "eva", NOW, chunk_size=1) == 2
+        decisions.release(engine, Selection(Month(2026, 2)), "eva")
+    assert decisions.release(engine, Selection(MARCH, "EUR"), "eva", chunk_size=1) == 2
     assert rows(engine, "SELECT currency, state FROM payout ORDER BY 1, 2") == [
         ("EUR", "REQUESTED"),
         ("EUR", "REQUESTED"),
@@ -133,7 +133,7 @@ def test_what_was_held_for_review_is_released_by_month_and_currency(engine: Engi
         """,
     ) == [("EUR", 100), ("EUR", 200)]
     assert rows(engine, "SELECT paid_at FROM settlement_period") == [(None,)]
-    decisions.release(engine, Selection(MARCH), "eva", NOW)
+    decisions.release(engine, Selection(MARCH), "eva")
     assert rows(engine, "SELECT paid_at IS NOT NULL FROM settlement_period") == [(True,)]
 
 
@@ -146,15 +146,15 @@ def test_a_month_is_released_without_what_a_person_holds_and_who_is_parked(engin
     [(reference,)] = rows(engine, f"SELECT public_id FROM payout WHERE organization_id = {inquiry}")
     execute(engine, f"UPDATE payout SET decided_by = 'ana', reason = 'inquiry' WHERE public_id = '{reference}'")
 
-    assert decisions.release(engine, Selection(MARCH), "eva", NOW) == 1
+    assert decisions.release(engine, Selection(MARCH), "eva") == 1
     assert rows(engine, "SELECT organization_id, state FROM payout ORDER BY 1") == [
         (reviewed, "REQUESTED"),
         (inquiry, "HELD"),
         (parked, "HELD"),
     ]
     with pytest.raises(InputError, match=r"is held for review\. Still held by somebody, or with a .*: 2; rel"):
-        decisions.release(engine, Selection(MARCH), "eva", NOW)
-    assert decisions.release(engine, Selection(reference=str(reference)), "eva", NOW) == 1
+        decisions.release(engine, Selection(MARCH), "eva")
+    assert decisions.release(engine, Selection(reference=str(reference)), "eva") == 1
     [(reason,)] = rows(engine, f"SELECT reason FROM payout WHERE organization_id = {parked}")
     assert re.fullmatch("review: .*; its organization is parked", reason)
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pytest
 from sqlalchemy import Engine
 
-from tests.payable import MARCH, NOW, close_with, owing, request, request_and_die, rows
+from tests.payable import MARCH, close_with, owing, request, request_and_die, rows
 from tests.rows import add_organization
 from tests.statements import execute
 from ticketflow_orch.months import Month, months_between
@@ -106,6 +106,6 @@ def test_held_and_rejected_payouts_are_no_measure(engine: Engine) -> None:
     request(engine, APRIL)
     owing(engine, 400, APRIL.next())
     assert request(engine, APRIL.next()).held == 1
-    release(engine, Selection(APRIL), "eva", NOW)
+    release(engine, Selection(APRIL), "eva")
     owing(engine, 30_000, APRIL.next().next())
     assert request(engine, APRIL.next().next()).held == 0

@@ -164,10 +164,11 @@ UNKNOWN = "Time zone 'UTC+2' is unknown to tzdata; use an IANA name such as 'Eur
 @pytest.mark.parametrize("chunk_size", [1, 2, 5000])
 def test_events_in_an_unknown_zone_are_left_out_and_everybody_else_is_reminded(engine: Engine, chunk_size: int) -> None:
     enable(engine)
-    evenings = [add_evening(engine, timezone=timezone) for timezone in ("Europe/Madrid", "UTC+2", "UTC", "UTC+2")]
+    zones = {"one": "Europe/Madrid", "two": "UTC+2", "three": "UTC", "four": "UTC+2"}
+    evenings = [add_evening(engine, external_ref=name, timezone=timezone) for name, timezone in zones.items()]
     for evening in evenings:
         add_ticket(engine, evening)
-    left_out = (BadRow(evenings[1], UNKNOWN), BadRow(evenings[3], UNKNOWN))
+    left_out = (BadRow(evenings[1], UNKNOWN, "two"), BadRow(evenings[3], UNKNOWN, "four"))
     assert remind(engine, START - DAY, chunk_size=chunk_size) == Reminded(2, 0, 0, left_out)
     execute(engine, "UPDATE event SET timezone = 'Europe/Madrid' WHERE timezone = 'UTC+2'")
     assert remind(engine, START - DAY, chunk_size=chunk_size) == Reminded(2, 0, 0, ())

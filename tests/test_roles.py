@@ -144,7 +144,7 @@ def test_the_role_of_runs_pays_and_does_what_people_decide(engine: Engine, restr
     reference = requested_payout(engine)
     with transaction(restricted) as connection:
         hold(connection, reference, "asked by the bank", "ana")
-    assert release(restricted, Selection(reference=reference), "eva", NOW) == 1
+    assert release(restricted, Selection(reference=reference), "eva") == 1
     recorded(restricted, "DELIVERED", said(CONFIRMED))
     with transaction(restricted) as connection:
         return_payout(connection, reference, "IBAN closed", "eva")

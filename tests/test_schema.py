@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -14,7 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.conftest import fresh_database, run_sql
+from tests.conftest import fresh_database
 from tests.payable import close_owing
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import LEDGER_ROW, STAMP, begin_month, begin_pass, execute, insertion, objection, post, refusal
@@ -31,8 +30,6 @@ pytestmark = pytest.mark.every_server
 @pytest.fixture
 def built_from_python(server: EmbeddedServer) -> Iterator[Engine]:
     with fresh_database(server, "template1") as url:
-        # The tables name it only; what it does is the migrations' affair.
-        run_sql(url, "CREATE FUNCTION new_event_id() RETURNS uuid RETURN gen_random_uuid()")
         engine = connect_engine(url, "pytest", connections=1)
         metadata.create_all(engine)
         yield engine
@@ -370,15 +367,6 @@ IMPOSSIBLE: list[tuple[str, dict[str, str], str]] = [
         ]
     ),
 ]
-
-
-def test_event_ids_are_uuids_of_version_7_that_grow_with_time(engine: Engine) -> None:
-    with engine.connect() as connection:
-        before, first, _, second, after = connection.execute(
-            text("SELECT clock_timestamp(), new_event_id(), pg_sleep(0.002), new_event_id(), clock_timestamp()")
-        ).one()
-    assert {(one.version, one.variant) for one in (first, second)} == {(7, uuid.RFC_4122)}
-    assert before.timestamp() * 1000 - 1 < first.int >> 80 < second.int >> 80 <= after.timestamp() * 1000
 
 
 def test_rows_that_cannot_be_are_refused(surrounded: Engine) -> None:

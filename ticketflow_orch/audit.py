@@ -42,9 +42,12 @@ GUARDS = {
     ),
     "organization_balance": ("organization_balance_append_only", "organization_balance_period_closing"),
     "outbox_event": (
-        "outbox_event_body_frozen", "outbox_event_frozen", "outbox_event_payout_held", "outbox_event_transition",
+        "outbox_event_body_frozen", "outbox_event_derived", "outbox_event_frozen", "outbox_event_named",
+        "outbox_event_payout_held", "outbox_event_transition",
     ),
-    "payout": ("payout_frozen", "payout_kept", "payout_pays_a_balance", "payout_transition"),
+    "payout": (
+        "payout_derived", "payout_frozen", "payout_kept", "payout_named", "payout_pays_a_balance", "payout_transition",
+    ),
     "settlement_chunk": ("settlement_chunk_transition",),
     "settlement_pass": ("settlement_pass_frozen", "settlement_pass_transition"),
     "settlement_period": (
@@ -61,7 +64,7 @@ CONSTRAINTS = {
         "organization_balance_closing_check", "organization_balance_due_check",
         "organization_balance_payouts_from_check", "organization_balance_pkey",
     ),
-    "outbox_event": ("outbox_event_dedupe_key_key",),
+    "outbox_event": ("outbox_event_dedupe_key_key", "outbox_event_event_id_key"),
     "payout": ("payout_organization_id_currency_month_key", "payout_public_id_key"),
 }  # fmt: skip
 

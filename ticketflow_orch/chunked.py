@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from ticketflow_orch.alerts import Alert
@@ -51,14 +51,23 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row, by its id or name, whose own data keeps it from being done, and why, in the database's words or ours."""
+    """A row, by its id or name, whose own data keeps it from being done, and why, in the database's words or ours.
+
+    `name`: what it is called outside, where its id is a number; after a restore that may be another row's.
+    """
 
     id: int | str
     error: str
+    name: str | None = None
 
     def alert(self, job: str) -> Alert:
         """What operators learn of a row that the runs of `job` leave out."""
-        return Alert("RowLeftOut", f"{job} {self.id}", {"job": job, "row": self.id, "error": self.error})
+        return Alert("RowLeftOut", f"{job} {self.called}", {"job": job, "row": self.called, "error": self.error})
+
+    @property
+    def called(self) -> int | str:
+        """What people know it by."""
+        return self.id if self.name is None else self.name
 
 
 def named(rows: Sequence[BadRow]) -> str:
@@ -69,13 +78,17 @@ def named(rows: Sequence[BadRow]) -> str:
 
 @dataclass
 class ChunkedWork(Generic[Effect]):
-    """All that is due, `size` rows a transaction: `take` locks rows and returns their ids, `apply` acts on them."""
+    """All that is due, `size` rows a transaction: `take` locks rows and returns their ids, `apply` acts on them.
+
+    `name`: the query for what the row with an `:id` is called outside.
+    """
 
     engine: Engine
     take: Callable[[Connection, Wanted], list[int]]
     apply: Callable[[Connection, list[int]], Effect]
     size: int
     bad: list[BadRow] = field(default_factory=list)
+    name: TextClause | None = None
 
     def run(self) -> Iterator[Effect]:
         """The effect of each chunk, until nothing is due that nobody else has locked."""
@@ -116,11 +129,17 @@ class ChunkedWork(Generic[Effect]):
             if not ids or not is_data_fault(error):
                 raise
             if len(ids) == 1:
-                self.bad.append(BadRow(ids[0], in_words(error)))
+                self.bad.append(BadRow(ids[0], in_words(error), self._name_of(ids[0])))
                 return ids, []
         middle = len(ids) // 2
         halves = [self._chunk(Wanted(self.size, only=half), patience)[1] for half in (ids[:middle], ids[middle:])]
         return ids, [effect for effects in halves for effect in effects]
+
+    def _name_of(self, row: int) -> str | None:
+        if self.name is None:
+            return None
+        with self.engine.connect() as connection:
+            return connection.execute(self.name, {"id": row}).scalar_one_or_none()
 
 
 def is_one_row_s(error: Exception) -> bool:

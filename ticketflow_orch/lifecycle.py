@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.captures import KEPT, KEPT_CAPTURE
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
+from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
 
 SWEEP_PATIENCE = 5.0
@@ -105,7 +106,7 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
         ).one()
         return row.closed, row.expired
 
-    work = ChunkedWork(engine, take, apply, rules.chunk_size)
+    work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_EVENT_NAME)
     effects = [*work.run(), *work.sweep(SWEEP_PATIENCE)]
     with engine.connect() as connection:
         left = connection.execute(_EVENTS_LEFT, {"ended_before": ended_before}).scalar_one()
@@ -137,7 +138,7 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
         row = connection.execute(_EXPIRE, values).one()
         return row.expired, row.stuck
 
-    work = ChunkedWork(engine, take, apply, rules.chunk_size)
+    work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_RESERVATION_NAME)
     effects = list(work.run())
     with engine.connect() as connection:
         left = connection.execute(_RESERVATIONS_LEFT, rules.limits).scalar_one()
@@ -168,6 +169,10 @@ def money_without_ticket(connection: Connection, limit: int = 100) -> tuple[Mone
     rows = connection.execute(_MONEY_WITHOUT_TICKET, {"limit": limit})
     return tuple(MoneyWithoutTicket(*row) for row in rows)
 
+
+_EVENT_NAME = text("SELECT external_ref FROM event WHERE id = CAST(:id AS bigint)")
+
+_RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
 
 _WANTED = """
     AND id <> ALL (CAST(:left_out AS bigint[]))
@@ -207,15 +212,16 @@ _CLOSE = text(f"""
         WHERE id = ANY (CAST(:orphans AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID}
         RETURNING public_ref
     ), told AS (
-        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT news.*, CAST(:now AS timestamptz) FROM (
+        INSERT INTO outbox_event
+            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT {derived_event_id("dedupe_key")}, news.*, CAST(:now AS timestamptz) FROM (
             SELECT 'event' AS aggregate_type, CAST(public_id AS text) AS aggregate_id, 'EventClosed' AS event_type,
                 jsonb_build_object('event_id', public_id) AS payload, 'EventClosed:' || public_id AS dedupe_key
             FROM closed
             UNION ALL
             {_TELL_EXPIRED}
         ) AS news
-        ON CONFLICT (dedupe_key) DO NOTHING
+        ON CONFLICT DO NOTHING
     )
     SELECT (SELECT count(*) FROM closed) AS closed, (SELECT count(*) FROM expired) AS expired
 """)
@@ -269,8 +275,9 @@ _EXPIRE = text(f"""
             AND coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz)
         RETURNING public_ref, payment_started_at
     ), told AS (
-        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT news.*, CAST(:now AS timestamptz) FROM (
+        INSERT INTO outbox_event
+            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT {derived_event_id("dedupe_key")}, news.*, CAST(:now AS timestamptz) FROM (
             {_TELL_EXPIRED}
             UNION ALL
             SELECT 'reservation', public_ref, 'ReservationPaymentStuck',
@@ -278,7 +285,7 @@ _EXPIRE = text(f"""
                 'ReservationPaymentStuck:' || public_ref
             FROM stuck
         ) AS news
-        ON CONFLICT (dedupe_key) DO NOTHING
+        ON CONFLICT DO NOTHING
     )
     SELECT (SELECT count(*) FROM expired) AS expired, (SELECT count(*) FROM stuck) AS stuck
 """)

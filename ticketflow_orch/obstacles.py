@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row, text
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month, known_zones
 from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
+from ticketflow_orch.payouts.references import shared_references
 
 _DAY = timedelta(days=1)
 # What follows a settlement is due every day; a weekend may pass.
@@ -43,6 +44,7 @@ def read_obstacles(connection: Connection, first_month: Month) -> tuple[Obstacle
         *_given_up(connection),
         *_parked(connection),
         *_parked_by_hand(connection),
+        *_shared(connection),
         *_held(connection),
         *_standing_still(connection),
         *_off_for_some(connection),
@@ -111,6 +113,17 @@ def _held(connection: Connection) -> Iterator[Obstacle]:
             f"`ticketflow payouts list --month {month} --state held` says why; `ticketflow payouts release --month "
             f"{month}` sends what is held for review, `ticketflow payouts release REF` any other", _LONGEST_STANDSTILL,
         )  # fmt: skip
+
+
+def _shared(connection: Connection) -> Iterator[Obstacle]:
+    """References of the provider that several payouts have."""
+    for one in shared_references(connection, _NAMED):
+        yield Obstacle(
+            f"payouts: {len(one.payouts):,} are confirmed under one reference of the provider, {one.provider_ref}",
+            one.since,
+            f"ask the provider which of {', '.join(one.payouts[:_NAMED])} it paid, then `ticketflow payouts return` "
+            "the others, or give each its own with `ticketflow payouts confirm REF --provider-ref …`",
+        )
 
 
 def _standing_still(connection: Connection) -> Iterator[Obstacle]:

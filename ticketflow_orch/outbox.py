@@ -24,6 +24,7 @@ EVENT_TYPES = frozenset({
     "PaymentAfterExpiry",
     "PayoutContradicted",
     "PayoutInDoubt",
+    "PayoutReferenceShared",
     "PayoutRequested",
     "PayoutsHeldForReview",
     "ReminderDue",
@@ -55,7 +56,9 @@ class OutboxEvent:
     """One effect on the outside world, `event_type` one of EVENT_TYPES.
 
     Events of one aggregate (the row that changed) are delivered in order. `dedupe_key` makes the effect happen once:
-    a second event under the same key is not written. `occurred_at` is the business time, aware.
+    a second event under the same key is not written, and its id is made of it, so that receivers know it again after a
+    restore. So a key names what it is about by references that a restore keeps, never by a number of a sequence, which
+    is another row's then. `occurred_at` is the business time, aware.
     """
 
     aggregate_type: str
@@ -70,6 +73,11 @@ class OutboxEvent:
 Publish = Callable[[Connection, OutboxEvent], bool]
 
 
+def derived_event_id(dedupe_key: str) -> str:
+    """The SQL of the id of an event whose key the SQL `dedupe_key` says; the same in a restored database."""
+    return f"derived_id((SELECT id FROM installation), 'outbox_event', {dedupe_key})"
+
+
 def append(connection: Connection, event: OutboxEvent) -> bool:
     """Write `event` in the caller's transaction; False when its key is there already.
 
@@ -81,11 +89,7 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     if event.event_type not in EVENT_TYPES:
         raise ValueError(f"{event.event_type!r} is not in EVENT_TYPES; no route could name it.")
     written = connection.execute(
-        text("""
-            INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-            VALUES (:aggregate_type, :aggregate_id, :event_type, CAST(:payload AS jsonb), :dedupe_key, :occurred_at)
-            ON CONFLICT (dedupe_key) DO NOTHING
-        """),
+        _APPEND,
         {
             "aggregate_type": event.aggregate_type,
             "aggregate_id": event.aggregate_id,
@@ -96,3 +100,14 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
         },
     ).rowcount
     return written == 1
+
+
+# Two at once may meet at the id as well as at the key that it is made of.
+_APPEND = text(f"""
+    INSERT INTO outbox_event
+        (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+    VALUES ({derived_event_id("CAST(:dedupe_key AS text)")}, CAST(:aggregate_type AS text),
+        CAST(:aggregate_id AS text), CAST(:event_type AS text), CAST(:payload AS jsonb), CAST(:dedupe_key AS text),
+        CAST(:occurred_at AS timestamptz))
+    ON CONFLICT DO NOTHING
+""")

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, TextClause, text
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
+from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
 
 
@@ -62,7 +63,7 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
         with transaction(engine) as connection:
             enabled_at = connection.execute(_ENABLE, {"kind": kind, "lead": lead, "now": rules.now}).scalar_one()
         work = _KindOfReminder(kind, lead, max(enabled_at, rules.mail_from or enabled_at), rules)
-        chunks = ChunkedWork(engine, work.take, work.apply, rules.chunk_size)
+        chunks = ChunkedWork(engine, work.take, work.apply, rules.chunk_size, name=_EVENT_NAME)
         for effect in chunks.run():
             for state, reminders in effect.items():
                 totals[state] += reminders
@@ -177,8 +178,10 @@ class _KindOfReminder:
 
     def _set_aside(self, connection: Connection, ids: list[int], unknown: Set[str]) -> None:
         rows = connection.execute(_EVENTS_IN_ZONES, {"ids": ids, "timezones": sorted(unknown)})
-        self.in_unknown_zones |= {row.id: BadRow(row.id, unknown_zone(row.timezone)) for row in rows}
+        self.in_unknown_zones |= {row.id: BadRow(row.id, unknown_zone(row.timezone), row.external_ref) for row in rows}
 
+
+_EVENT_NAME = text("SELECT external_ref FROM event WHERE id = CAST(:id AS bigint)")
 
 _ENABLE = text("""
     INSERT INTO reminder_kind AS known (kind, lead, enabled_at) VALUES (:kind, :lead, CAST(:now AS timestamptz))
@@ -200,7 +203,7 @@ _EVENTS = text("""
 _TIMEZONES = text("SELECT DISTINCT timezone FROM event WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY timezone")
 
 _EVENTS_IN_ZONES = text("""
-    SELECT id, timezone FROM event
+    SELECT id, external_ref, timezone FROM event
     WHERE id = ANY (CAST(:ids AS bigint[])) AND timezone = ANY (CAST(:timezones AS text[]))
     ORDER BY starts_at, id
 """)
@@ -250,6 +253,8 @@ _OLDEST_UNDECIDED = text(f"""
     {_UNDECIDED}
 """)
 
+_KEY = "'ReminderDue:' || public_ref || ':' || CAST(:kind AS text) || ':' || to_char(event_date, 'YYYY-MM-DD')"
+
 # One row per reservation whose reminder is to be decided; the unique key makes the decision once. Whom the quiet keeps
 # silent until the start nobody could have reminded in time, so that is no reminder missed. What was written is joined
 # to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row.
@@ -266,7 +271,8 @@ _REMIND = text(f"""
         {_DECIDABLE} AND event.id = ANY (CAST(:ids AS bigint[]))
     ), reminded AS (
         INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
-        SELECT id, CAST(:kind AS text), event_date, state, CASE WHEN state = 'QUEUED' THEN new_event_id() END
+        SELECT id, CAST(:kind AS text), event_date, state,
+            CASE WHEN state = 'QUEUED' THEN {derived_event_id(_KEY)} END
         FROM decided ORDER BY id
         ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
         RETURNING reservation_id, event_date, state, outbox_event_id
@@ -276,8 +282,7 @@ _REMIND = text(f"""
         SELECT reminded.outbox_event_id, 'reservation', public_ref, 'ReminderDue',
             jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', CAST(:kind AS text),
                 'event_date', reminded.event_date, 'starts_at', starts_at),
-            'ReminderDue:' || public_ref || ':' || CAST(:kind AS text) || ':' || reminded.event_date,
-            CAST(:now AS timestamptz)
+            {_KEY}, CAST(:now AS timestamptz)
         FROM reminded
         JOIN reservation ON reservation.id = reservation_id
         JOIN event ON event.id = event_id

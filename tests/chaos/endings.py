@@ -204,4 +204,4 @@ class Ending:
             held = connection.execute(text("SELECT public_id FROM payout WHERE state = 'HELD' ORDER BY id")).scalars()
             references = list(map(str, held))
         for reference in references:
-            release(self.engine, Selection(reference=reference), "ana", self.platform.now)
+            release(self.engine, Selection(reference=reference), "ana")

@@ -406,7 +406,7 @@ class Platform:
             elif requested:
                 hold(connection, requested, "asked to", "ana")
         if held and self.random.random() < 0.5:
-            release(self.engine, Selection(reference=held), "ana", self.now)
+            release(self.engine, Selection(reference=held), "ana")
 
     def _some_payout(self, state: str) -> str | None:
         with self.engine.connect() as connection:

@@ -86,7 +86,7 @@ _SHARED_REFERENCES = f"""
             || provider_ref
     FROM (
         SELECT payout.*, count(*) OVER (PARTITION BY provider_ref) AS sharing FROM payout
-        WHERE provider_ref IS NOT NULL
+        WHERE provider_ref IS NOT NULL AND state NOT IN ('REJECTED', 'RETURNED')
     ) AS payout
     LEFT JOIN organization ON organization.id = organization_id
     WHERE sharing > 1 AND {_MEMBERS}

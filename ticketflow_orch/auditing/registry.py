@@ -201,8 +201,9 @@ INVARIANTS = (
     ),
     Invariant(
         "provider_references_differ",
-        "No two payouts have one reference of the provider.",
-        "Ask the provider which of them it paid; `ticketflow payouts return` gives back the others' money.",
+        "No two payouts have one reference of the provider, unless all but one of them came back.",
+        "Ask the provider which of them it paid; `ticketflow payouts return` gives back the others' money, `ticketflow "
+        "payouts confirm REF --provider-ref` corrects a reference.",
         Scope.DATABASE,
         payouts.shared_references,
     ),

@@ -65,7 +65,7 @@ def list_(
                 payout.organization,
                 f"{written_out(payout.amount, payout.exponent)} {payout.currency}",
                 payout.state,
-                payout.reason or "",
+                _why(payout),
                 payout.reference,
             )
             for payout in found
@@ -200,14 +200,12 @@ def hold(reference: Reference, reason: Reason) -> None:
 @app.command("release")
 def release(reference: AnyReference = None, month: MonthOption = None, currency: CurrencyOption = None) -> None:
     """Send what is held: one payout, or what was held for review of a month, or of a month in one currency."""
-    from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.payouts import decisions
-    from ticketflow_orch.settings import settings
 
     selection = _selection(reference, month, currency)
     with database("payouts") as engine:
-        released = decisions.release(engine, selection, account(), clock.now(settings().fixed_clock))
+        released = decisions.release(engine, selection, account())
         with engine.connect() as connection:
             kept = decisions.held(connection, selection)
     typer.echo(f"{released:,} released." + (f" {decisions.STILL_HELD.format(kept)}" if kept else ""))
@@ -262,7 +260,10 @@ def confirm(
     reference: Reference,
     provider_ref: Annotated[str | None, typer.Option(help="The provider's own reference of it.")] = None,
 ) -> None:
-    """Say that a payout was paid, where no provider answers: `resolve --as confirmed`."""
+    """Say that a payout was paid, where no provider answers: `resolve --as confirmed`.
+
+    Where two are confirmed under one reference of the provider, --provider-ref gives one its own.
+    """
     resolve("confirmed", reference, provider_ref=provider_ref)
 
 
@@ -287,6 +288,11 @@ def _selection(reference: str | None, month: str | None, currency: str | None) -
     return Selection(Month.parse(month) if month else None, currency and currency.upper(), reference)
 
 
+def _why(payout: Payout) -> str:
+    shared = f"another payout is confirmed under {payout.provider_ref} too" if payout.shares else None
+    return "; ".join(one for one in (payout.reason, shared) if one)
+
+
 def _lines(payout: Payout) -> list[tuple[str, str]]:
     from ticketflow_orch.cli.terminal import moment
     from ticketflow_orch.money import written_out
@@ -297,7 +303,7 @@ def _lines(payout: Payout) -> list[tuple[str, str]]:
         ("month", str(payout.month)),
         ("amount", f"{written_out(payout.amount, payout.exponent)} {payout.currency}"),
         ("state", payout.state),
-        ("why", payout.reason or ""),
+        ("why", _why(payout)),
         ("provider's reference", payout.provider_ref or ""),
         ("decided by", payout.decided_by or ""),
         ("written (UTC)", moment(payout.created_at)),

@@ -96,10 +96,11 @@ _INSERT = {
         FROM linked_organization WHERE present_id IS NULL ORDER BY line
     """),
     EVENTS: text("""
-        INSERT INTO event (id, external_ref, organization_id, title, status, starts_at, ends_at, timezone, closed_at,
-            import_id)
-        SELECT id, external_ref, organization_id, title, status, starts_at, ends_at, timezone,
-            CASE status WHEN 'CLOSED' THEN ends_at END, CAST(:import_id AS bigint)
+        INSERT INTO event (id, public_id, external_ref, organization_id, title, status, starts_at, ends_at, timezone,
+            closed_at, import_id)
+        SELECT id, derived_id((SELECT id FROM installation), 'event', external_ref), external_ref, organization_id,
+            title, status, starts_at, ends_at, timezone, CASE status WHEN 'CLOSED' THEN ends_at END,
+            CAST(:import_id AS bigint)
         FROM linked_event WHERE present_id IS NULL ORDER BY line
     """),
     RESERVATIONS: text("""

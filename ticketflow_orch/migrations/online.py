@@ -66,7 +66,7 @@ def build_index(
     unique: bool = False,
     include: Sequence[str] = (),
     method: str = "btree",
-    condition: str | None = None,
+    where: str | None = None,
 ) -> None:
     """A valid and ready index `name`, built CONCURRENTLY; a leftover of a failed try is dropped first.
 
@@ -83,10 +83,10 @@ def build_index(
     drop_index(connection, name)
     kind = "UNIQUE INDEX" if unique else "INDEX"
     carried = f" INCLUDE ({', '.join(include)})" if include else ""
-    partial = f" WHERE {condition}" if condition else ""
-    where = f"{table} USING {method} ({', '.join(columns)}){carried}{partial}"
+    only = f" WHERE {where}" if where else ""
+    rows = f"{table} USING {method} ({', '.join(columns)}){carried}{only}"
     try:
-        _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {where}")
+        _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {rows}")
     except IntegrityError as error:
         detail = getattr(getattr(error.orig, "diag", None), "message_detail", None)
         raise InputError(

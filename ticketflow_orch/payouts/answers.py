@@ -7,7 +7,8 @@ applied under the same key), attempts used up. Even where the last refusal was a
 balance is as final as sending it, so a person does it, once, by `resolve`. Nothing is sent or returned meanwhile, so no
 cent is lost and none goes out twice.
 
-The first answer wins. One that says the opposite later is told and changes nothing.
+The first answer wins. One that says the opposite later, or knows the payout by another reference, is told and changes
+nothing.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, text
@@ -23,6 +25,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.alerts import Alert, alert_once
 from ticketflow_orch.delivery import printable
 from ticketflow_orch.delivery.preparing import Recorded
+from ticketflow_orch.payouts.references import tell_shared
 
 IN_DOUBT_ALERT = "PayoutInDoubt"
 CONTRADICTED_ALERT = "PayoutContradicted"
@@ -57,8 +60,10 @@ def record_payouts(connection: Connection, recorded: Sequence[Recorded]) -> None
             "provider_refs": [answer.provider_ref for answer in answers],
         },
     ).all()
-    for alert in _alerts(rows):
-        alert_once(connection, alert, clock.now())
+    now = clock.now()
+    for alert in _alerts(rows, now):
+        alert_once(connection, alert, now)
+    tell_shared(connection, [row.provider_ref for row in rows if row.shared], now)
 
 
 def read_answer(recorded: Recorded) -> Answer | None:
@@ -84,13 +89,14 @@ def read_answer(recorded: Recorded) -> Answer | None:
     # An answer about another payout, or to another amount, is no answer to this one.
     other = [name for name in ("reference", "amount", "currency") if said.get(name, payload[name]) != payload[name]]
     if other:
-        return Answer("IN_DOUBT", f"the provider answered about another {other[0]}: {_short(str(said[other[0]]))}")
+        words = f"{_short(str(said[other[0]]))} instead of {payload[other[0]]}"
+        return Answer("IN_DOUBT", f"the provider answered about another {other[0]}: {words}")
     # Why money comes back stands in the organization's statement.
     reason = _text(said, "reason") or ("the provider rejected it" if state == "REJECTED" else None)
     return Answer(state, reason, _text(said, "provider_ref"))
 
 
-def _alerts(rows: Iterable[Row[Any]]) -> Iterable[Alert]:
+def _alerts(rows: Iterable[Row[Any]], now: datetime) -> Iterable[Alert]:
     for row in rows:
         said = {
             "reference": str(row.public_id), "state": row.before, "answer": row.answer,
@@ -98,10 +104,13 @@ def _alerts(rows: Iterable[Row[Any]]) -> Iterable[Alert]:
         }  # fmt: skip
         if row.applied:
             if row.answer == "IN_DOUBT":
-                yield Alert(IN_DOUBT_ALERT, f"{row.public_id}/{row.attempt}", said)
+                # After a restore attempts are counted anew.
+                yield Alert(IN_DOUBT_ALERT, f"{row.public_id}/{row.attempt} at {now.isoformat()}", said)
         # A returned payout was confirmed once.
         elif {"RETURNED": "CONFIRMED"}.get(row.before, row.before) != row.answer != "IN_DOUBT":
             yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.answer}", said)
+        elif row.other_reference:
+            yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.provider_ref}", said)
 
 
 def _text(said: Mapping[str, Any], name: str) -> str | None:
@@ -118,6 +127,8 @@ _APPLY = text("""
     WITH before AS MATERIALIZED (
         SELECT payout.id, public_id, payout.state AS before, attempt, answer, given.reason, given.provider_ref,
             outbox_event.first_attempt_at AS attempted_at,
+            answer = 'CONFIRMED' AND payout.state IN ('CONFIRMED', 'RETURNED')
+                AND given.provider_ref <> payout.provider_ref AS other_reference,
             payout.state IN ('REQUESTED', 'IN_DOUBT') AND answer <> payout.state AS applied
         FROM unnest(
             CAST(:references AS uuid[]), CAST(:attempts AS integer[]), CAST(:answers AS text[]),
@@ -136,5 +147,11 @@ _APPLY = text("""
             answered_at = CASE WHEN applied AND answer <> 'IN_DOUBT' THEN clock_timestamp() ELSE answered_at END
         FROM before WHERE payout.id = before.id AND (applied OR payout.first_attempt_at IS NULL)
     )
-    SELECT * FROM before WHERE answer IS NOT NULL AND answer <> before ORDER BY id
+    SELECT before.*, applied AND answer = 'CONFIRMED' AND provider_ref IS NOT NULL AND (
+            count(*) FILTER (WHERE applied AND answer = 'CONFIRMED') OVER (PARTITION BY provider_ref) > 1
+            OR EXISTS (
+                SELECT FROM payout AS other
+                WHERE other.state = 'CONFIRMED' AND other.provider_ref = before.provider_ref AND other.id <> before.id
+            )) AS shared
+    FROM before WHERE answer IS NOT NULL AND (answer <> before OR other_reference) ORDER BY id
 """)

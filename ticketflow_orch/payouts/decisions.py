@@ -6,15 +6,16 @@ The relay locks an event first and its payout second; whoever decides about one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row, text
 
+from ticketflow_orch import clock
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.references import tell_shared
 from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, mark_paid
 
 STILL_HELD = "Still held by somebody, or with a parked organization: {:,}; release each by its reference."
@@ -71,7 +72,7 @@ def hold(connection: Connection, reference: str, reason: str, by: str) -> None:
     _move(connection, found, "HELD", by, reason=reason)
 
 
-def release(engine: Engine, selection: Selection, by: str, now: datetime, chunk_size: int = 5000) -> int:
+def release(engine: Engine, selection: Selection, by: str, chunk_size: int = 5000) -> int:
     """Send the held payouts that `selection` names; returns how many.
 
     Of a month only those that nobody but the review holds: what a person holds, or an organization that is parked, is
@@ -82,11 +83,11 @@ def release(engine: Engine, selection: Selection, by: str, now: datetime, chunk_
     """
     released = 0
     months: set[Month] = set()
-    parameters = _selected(selection) | {"by": by, "now": now, "size": chunk_size}
+    parameters = _selected(selection) | {"by": by, "size": chunk_size}
     while True:
         with transaction(engine) as connection:
             chunk = connection.execute(_RELEASE, parameters).all()
-            connection.execute(_WAKE_EVENTS, {"references": [row.public_id for row in chunk], "now": now})
+            connection.execute(_WAKE_EVENTS, {"references": [row.public_id for row in chunk]})
         released += len(chunk)
         months |= {Month.of_day(row.month) for row in chunk}
         if not chunk:
@@ -136,14 +137,20 @@ def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool,
 def confirm(connection: Connection, reference: str, by: str, provider_ref: str | None = None) -> None:
     """Say that a payout was paid: one in doubt, or one handed over to something that gives no answers.
 
+    One that is confirmed already takes another reference of the provider's, where it shares the one it has.
+
     Raises:
         InputError: there is no such payout, or it does not wait for anybody's word.
     """
     found = _locked(connection, reference)
-    if not _waits(found):
+    if found.state == "CONFIRMED" and found.shares and provider_ref:
+        connection.execute(_REFER, {"id": found.id, "by": by, "provider_ref": provider_ref})
+    elif _waits(found):
+        _move_event(connection, found, "DELIVERED")
+        _move(connection, found, "CONFIRMED", by, provider_ref=provider_ref)
+    else:
         raise _nothing_to_settle(found)
-    _move_event(connection, found, "DELIVERED")
-    _move(connection, found, "CONFIRMED", by, provider_ref=provider_ref)
+    tell_shared(connection, [provider_ref or found.provider_ref], clock.now())
 
 
 def reject(connection: Connection, reference: str, reason: str, by: str) -> None:
@@ -266,7 +273,10 @@ _LOCK_EVENT = text(f"SELECT id FROM outbox_event WHERE {_EVENT_OF} FOR UPDATE")
 # With fresh eyes: what committed while the event's lock was waited for is seen.
 _LOCK = text(f"""
     SELECT payout.id, public_id, payout.state, month, outbox_event.id AS event_id, outbox_event.state AS event_state,
-        outbox_event.first_attempt_at
+        outbox_event.first_attempt_at, payout.provider_ref, EXISTS (
+            SELECT FROM payout AS other
+            WHERE other.state = 'CONFIRMED' AND other.provider_ref = payout.provider_ref AND other.id <> payout.id
+        ) AS shares
     FROM payout LEFT JOIN outbox_event ON {_EVENT_OF}
     WHERE public_id = CAST(:reference AS uuid) FOR UPDATE OF payout
 """)
@@ -278,6 +288,10 @@ _MOVE = text("""
         answered_at = CASE WHEN CAST(:state AS text) IN ('CONFIRMED', 'REJECTED') THEN clock_timestamp()
             ELSE answered_at END
     WHERE id = :id
+""")
+
+_REFER = text("""
+    UPDATE payout SET provider_ref = CAST(:provider_ref AS text), decided_by = :by WHERE id = :id
 """)
 
 _MOVE_EVENT = text("""

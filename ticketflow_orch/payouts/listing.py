@@ -19,7 +19,8 @@ class Payout:
     """A payout as people see it; `amount` in minor units.
 
     `delivery`: the state of its event, None where none was written or it is no longer kept; `attempts` and `last_error`
-    are the event's too. `returned_month`: with whose balance its money came back. `run_id` wrote it.
+    are the event's too. `returned_month`: with whose balance its money came back. `run_id` wrote it. `shares`: another
+    payout is confirmed under the same reference of the provider.
     """
 
     reference: str
@@ -37,6 +38,7 @@ class Payout:
     answered_at: datetime | None
     returned_month: Month | None
     run_id: str | None
+    shares: bool
     delivery: str | None
     attempts: int
     last_error: str | None
@@ -127,7 +129,10 @@ def _payout(row: Row[tuple[object, ...]]) -> Payout:
 _PAYOUTS = """
     SELECT public_id AS reference, external_ref AS organization, payout.month, payout.currency, exponent, amount,
         payout.state, reason, provider_ref, decided_by, created_at, payout.first_attempt_at, answered_at,
-        returned_month, run_id, outbox_event.state AS delivery, coalesce(attempts, 0) AS attempts, last_error
+        returned_month, run_id, payout.state = 'CONFIRMED' AND EXISTS (
+            SELECT FROM payout AS other
+            WHERE other.state = 'CONFIRMED' AND other.provider_ref = payout.provider_ref AND other.id <> payout.id
+        ) AS shares, outbox_event.state AS delivery, coalesce(attempts, 0) AS attempts, last_error
     FROM payout
     JOIN organization ON organization.id = organization_id
     JOIN currency ON code = payout.currency

@@ -16,6 +16,7 @@ from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import CurrencyReview, review
 from ticketflow_orch.settings import Settings
@@ -175,7 +176,6 @@ class _Writing:
             "key": str(self.month),
             "held_currencies": [one.currency for one in self.held],
             "held_reasons": [one.reason for one in self.held],
-            "now": self.rules.now,
             "run_id": self.run_id,
             "size": size,
         }
@@ -198,17 +198,18 @@ _STATE = text(f"""
     SELECT (SELECT state FROM settlement_period WHERE month = CAST(:month AS date)) AS state, {EARLIEST} AS first_paid
 """)
 
-# What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held.
+# What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held. A payout
+# that is asked for again after a restore must be asked for in the same bytes: so the event is dated by its month.
 EVENTS = f"""
-    INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-    SELECT '{AGGREGATE}', CAST(public_id AS text), '{EVENT_TYPE}',
+    INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+    SELECT {derived_event_id(f"'{EVENT_TYPE}:' || public_id")}, '{AGGREGATE}', CAST(public_id AS text), '{EVENT_TYPE}',
         jsonb_build_object(
             'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),
             'currency', asked.currency, 'amount', amount),
-        '{EVENT_TYPE}:' || public_id, CAST(:now AS timestamptz)
+        '{EVENT_TYPE}:' || public_id, (month + interval '1 month') AT TIME ZONE 'UTC'
     FROM asked JOIN organization ON organization.id = organization_id
     ORDER BY organization_id, asked.currency
-    ON CONFLICT (dedupe_key) DO NOTHING
+    ON CONFLICT DO NOTHING
 """
 
 _DUE = f"""
@@ -233,15 +234,18 @@ _WRITE = text(f"""
         {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
     ), written AS (
-        INSERT INTO payout (organization_id, currency, month, amount, state, reason, run_id)
-        SELECT organization_id, currency, CAST(:month AS date), payable,
+        INSERT INTO payout (public_id, organization_id, currency, month, amount, state, reason, run_id)
+        SELECT derived_id((SELECT id FROM installation), 'payout',
+                external_ref || ':' || due.currency || ':' || to_char(CAST(:month AS date), 'YYYY-MM')),
+            organization_id, due.currency, CAST(:month AS date), payable,
             CASE WHEN why IS NULL AND parked IS NULL THEN 'REQUESTED' ELSE 'HELD' END,
             nullif(concat_ws('; ', why, parked), ''),
             CAST(:run_id AS text)
-        FROM due LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[]))
-            AS held (currency, why) USING (currency)
-        ORDER BY organization_id, currency
-        ON CONFLICT (organization_id, currency, month) DO NOTHING
+        FROM due JOIN organization ON organization.id = organization_id
+        LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[]))
+            AS held (currency, why) ON held.currency = due.currency
+        ORDER BY organization_id, due.currency
+        ON CONFLICT DO NOTHING
         RETURNING public_id, organization_id, currency, month, amount, state
     ), asked AS (
         SELECT * FROM written WHERE state = 'REQUESTED'

@@ -139,7 +139,9 @@ def tell_of(connection: Connection, recorded: Recorded, now: datetime) -> None:
         "attempt": message.attempt,
         "error": recorded.outcome.error if recorded.outcome else None,
     }
-    alert_once(connection, Alert(kind, f"{message.event_id} attempt {message.attempt}", payload), now)
+    # After a restore attempts are counted anew, of an event that has the same id.
+    key = f"{message.event_id} attempt {message.attempt} at {now.isoformat()}"
+    alert_once(connection, Alert(kind, key, payload), now)
 
 
 def answer(outcome: Outcome | None) -> str | None:

@@ -29,10 +29,10 @@ def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit
         committed = True
 
     try:
-        if _is_forgotten(claimed, route) and route.in_doubt != "resend":
-            known = _reconsider(claimed, route, transport)
-            if known is not None:
-                return known
+        forgotten = _is_forgotten(claimed, route) and route.in_doubt != "resend"
+        known = _reconsider(claimed, route, transport) if forgotten or _is_asked_first(claimed, route) else None
+        if known is not None:
+            return known
         return judge(claimed, route, transport.send(claimed.message, committing))
     except FencedError:
         return None
@@ -106,6 +106,15 @@ def _is_forgotten(claimed: Claimed, route: Route) -> bool:
     return reached >= route.remembers.total_seconds()
 
 
+def _is_asked_first(claimed: Claimed, route: Route) -> bool:
+    """Whether the receiver is asked for it although nothing says that it may have it.
+
+    Such a record is lost where the database was restored, and the receiver may have forgotten the id since.
+    """
+    costly = claimed.message.event_type in NEVER_TWICE
+    return costly and claimed.doubt is None and route.in_doubt == "look_up" and route.remembers is not None
+
+
 def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended | None:
     """What becomes of an event that was forgotten, without sending it; None: it is to be sent after all."""
     if claimed.destination != route.destination:
@@ -121,7 +130,7 @@ def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended |
         case Verdict.REFUSED:
             return None
         case _:
-            return Ended(claimed, _next(claimed, route, True), found, found.error)
+            return Ended(claimed, _next(claimed, route, claimed.doubt is not None), found, found.error)
 
 
 _COMMIT = text("""

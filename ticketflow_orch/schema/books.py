@@ -63,7 +63,7 @@ organization_balance = table(
 payout = table(
     "payout",
     identity(always=True),
-    column("public_id", sa.Uuid, unique=True, server_default=text("gen_random_uuid()")),
+    column("public_id", sa.Uuid, unique=True),
     reference("organization_id", "organization.id"),
     column("currency", sa.CHAR(3), ForeignKey("currency.code")),
     month(),
@@ -84,6 +84,7 @@ payout = table(
         "currency",
         where="state IN ('REJECTED', 'RETURNED') AND returned_month IS NULL",
     ),
+    index("payout_provider_ref_idx", "provider_ref", where="state = 'CONFIRMED'"),
     index("payout_waiting_idx", "month", "state", where="state IN ('HELD', 'REQUESTED', 'IN_DOUBT')"),
     index(
         "payout_month_idx",

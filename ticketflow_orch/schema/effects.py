@@ -23,7 +23,7 @@ from ticketflow_orch.schema.columns import (
 outbox_event = table(
     "outbox_event",
     identity(always=True),
-    column("event_id", sa.Uuid, unique=True, server_default=text("new_event_id()")),
+    column("event_id", sa.Uuid, unique=True),
     *(text_column(name) for name in ("aggregate_type", "aggregate_id", "event_type")),
     column("payload", JSONB),
     text_column("dedupe_key", unique=True),

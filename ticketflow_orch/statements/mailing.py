@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.chunked import InKeyOrder
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 from ticketflow_orch.statements.content import LeftOut
 from ticketflow_orch.statements.reading import next_organizations, organization_left_out
@@ -64,10 +65,13 @@ def queue_mails(
     return MailsQueued(queued, tuple(refused))
 
 
-_QUEUE = text("""
+_KEY = "'StatementReady:' || external_ref || ':' || {}.currency || ':' || CAST(:key AS text)"
+
+_QUEUE = text(f"""
     WITH mailed AS (
         INSERT INTO statement_mail (organization_id, currency, month, outbox_event_id)
-        SELECT organization_id, balance.currency, balance.month, new_event_id()
+        SELECT organization_id, balance.currency, balance.month,
+            {derived_event_id(_KEY.format("balance"))}
         FROM organization_balance AS balance
         JOIN organization ON organization.id = organization_id AND contact_email <> ''
         JOIN settlement_window ON settlement_window.month = balance.month
@@ -85,8 +89,7 @@ _QUEUE = text("""
     SELECT outbox_event_id, 'statement', external_ref || ':' || mailed.currency || ':' || CAST(:key AS text),
         'StatementReady',
         jsonb_build_object('organization', external_ref, 'currency', mailed.currency, 'month', CAST(:key AS text)),
-        'StatementReady:' || external_ref || ':' || mailed.currency || ':' || CAST(:key AS text),
-        CAST(:now AS timestamptz)
+        {_KEY.format("mailed")}, CAST(:now AS timestamptz)
     FROM mailed JOIN organization ON organization.id = organization_id
     ORDER BY organization_id, mailed.currency
 """)

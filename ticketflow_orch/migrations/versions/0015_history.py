@@ -77,5 +77,5 @@ def upgrade() -> None:
         with_short_lock(connection, _CHANGES, table="organization")
         build_index(
             connection, "organization_payouts_from_idx", "organization", ["payouts_from"],
-            condition="payouts_from IS NOT NULL",
+            where="payouts_from IS NOT NULL",
         )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What the provider calls our payouts, and where it calls two by one name: one transfer would answer for both.
+
+Whoever writes down a reference of the provider tells of it here. What was told of stays listed until all but one of
+those payouts were returned, or have a reference of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.alerts import Alert, alert_once
+
+SHARED_ALERT = "PayoutReferenceShared"
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A reference of the provider under which several payouts are confirmed, and since when that is known."""
+
+    provider_ref: str
+    payouts: tuple[str, ...]
+    since: datetime
+
+
+def tell_shared(connection: Connection, provider_refs: Collection[str | None], now: datetime) -> None:
+    """Alert, once for each, of those of `provider_refs` that several confirmed payouts have by now.
+
+    To be called after they were written down, in the same transaction. Of two that are written down at the same moment
+    the audit tells.
+    """
+    given = {"provider_refs": sorted({one for one in provider_refs if one})}
+    if not given["provider_refs"]:
+        return
+    for row in connection.execute(_SHARED, given).all():
+        told = {"provider_ref": row.provider_ref, "payouts": row.payouts}
+        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told), now)
+
+
+def shared_references(connection: Connection, limit: int) -> tuple[Shared, ...]:
+    """The first `limit` references of which was told and that several payouts still have."""
+    rows = connection.execute(_LISTED, {"kind": SHARED_ALERT, "limit": limit})
+    return tuple(Shared(row.provider_ref, tuple(row.payouts), row.since) for row in rows)
+
+
+_SHARED = text("""
+    SELECT provider_ref, array_agg(CAST(public_id AS text) ORDER BY id) AS payouts
+    FROM payout WHERE state = 'CONFIRMED' AND provider_ref = ANY (CAST(:provider_refs AS text[]))
+    GROUP BY provider_ref HAVING count(*) > 1 ORDER BY provider_ref
+""")
+
+_LISTED = text("""
+    SELECT key AS provider_ref, payouts, alerted_at AS since
+    FROM alert CROSS JOIN LATERAL (
+        SELECT array_agg(CAST(public_id AS text) ORDER BY id) AS payouts, count(*) AS sharing
+        FROM payout WHERE state = 'CONFIRMED' AND provider_ref = alert.key
+    ) AS confirmed
+    WHERE kind = CAST(:kind AS text) AND sharing > 1
+    ORDER BY alerted_at, key LIMIT CAST(:limit AS bigint)
+""")
