@@ -187,6 +187,7 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
         "DELETE FROM organization_balance",
         "UPDATE opening_balance SET amount = 1",
         "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (1, 'EUR', 1)",
+        "INSERT INTO organization_currency (organization_id, from_month) VALUES (1, '2026-03-01')",
         "UPDATE settlement_window SET ends_at = starts_at",
         "SET session_replication_role = replica",
     ],

@@ -193,6 +193,10 @@ _STORED = {
 }
 # Where the platform has moved on since, the row is still the one that was imported.
 _MOVED_ON = {
+    (ORGANIZATIONS, "currency"): (
+        "staged.currency IN (SELECT CAST(decided.currency AS text) FROM organization_currency AS decided"
+        " WHERE decided.organization_id = present.id)"
+    ),
     (EVENTS, "status"): (
         "staged.status = 'DRAFT' OR (staged.status = 'OPEN' AND present.status IN ('CLOSED', 'CANCELLED'))"
     ),
