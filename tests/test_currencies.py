@@ -14,6 +14,7 @@ import pytest
 from babel.core import get_global
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
+from typer.testing import CliRunner, Result
 
 from tests.audited import broken, listed
 from tests.books import (
@@ -31,13 +32,13 @@ from tests.books import (
 )
 from tests.conftest import fresh_database
 from tests.folders import story, write_folder
+from tests.homes import fresh_home, variables_for
 from tests.oracle import half_up
 from tests.payable import rows
 from tests.rows import add_movement, add_organization
 from tests.statements import begin_pass, execute, refusal
-from tests.test_cli import external, invoke
-from tests.test_roles import restricted
 from tests.test_settlement import NOW, ledger, settle
+from ticketflow_orch import cli
 from ticketflow_orch.currencies.replacing import Replaced, preview_replacement, replace_currency
 from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine
@@ -48,8 +49,6 @@ from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import read_obstacles
 from ticketflow_orch.settlement.dry_run import dry_run
-
-__all__ = ["external", "restricted"]
 
 DECEMBER = JANUARY.previous()
 FIRST = Month(2014, 10)
@@ -408,12 +407,6 @@ def test_nothing_is_converted_in_a_month_that_is_settled_elsewhere(engine: Engin
     assert "2026-01 is before 2026-03, the first month that is paid here" in replaced.why_not_yet
 
 
-def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engine) -> None:
-    add_theatre(engine)
-    with pytest.raises(InputError, match="This database role may not replace a currency"):
-        replace(restricted)
-
-
 @pytest.mark.every_server
 def test_the_database_keeps_decisions_and_takes_none_about_months_that_are_settled(engine: Engine) -> None:
     theatre = add_theatre(engine)
@@ -497,10 +490,22 @@ def test_an_import_takes_them_and_warns(engine: Engine, tmp_path: Path) -> None:
     assert import_folder(engine, folder, FIRST).warnings == ()
 
 
-def test_the_command_shows_what_it_would_do_and_does_it_when_told_so(external: URL, engine: Engine) -> None:
+@pytest.fixture
+def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[None]:
+    """A home on a running server with a migrated database."""
+    with fresh_home(scratch, **variables_for(url, server.url("unused"))):
+        yield
+
+
+@pytest.mark.usefixtures("home")
+def test_the_command_shows_what_it_would_do_and_does_it_when_told_so(engine: Engine) -> None:
     carry_bgn(engine)
     command = ["currency", "replace", "theatre", "--from-month", "2026-01", "--to", "eur", "--rate", OFFICIAL]
-    shown = invoke(*command)
+
+    def run(*options: str) -> Result:
+        return CliRunner().invoke(cli.app, [*command, *options])
+
+    shown = run()
     lines = shown.stdout.splitlines()
     assert lines[:2] == [
         "From 2026-01 on EUR is the currency of 1 organization instead of BGN.",
@@ -508,10 +513,10 @@ def test_the_command_shows_what_it_would_do_and_does_it_when_told_so(external: U
     ]
     assert lines[-1] == "Nothing is written yet; the same command with --yes does it."
     assert (shown.exit_code, conversions(engine)) == (0, [])
-    assert invoke(*command, "--yes", "--by", "ana").exit_code == 0
+    assert run("--yes", "--by", "ana").exit_code == 0
     assert len(conversions(engine)) == 2
     assert rows(engine, "SELECT decided_by FROM organization_currency") == [("ana (role postgres)",)]
-    again = invoke(*command, "--yes").stdout.splitlines()
+    again = run("--yes").stdout.splitlines()
     assert again[-1] == "There is nothing to do: the currency is EUR, and closed books carry nothing else in BGN."
 
 

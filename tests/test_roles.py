@@ -28,8 +28,11 @@ from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
 from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.currencies.replacing import preview_replacement
+from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.delivery.preparing import EventKind, Rendered
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.executions import sweep
 from ticketflow_orch.firings import Firing
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
@@ -165,6 +168,12 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
         outbox_desk.resume(connection, "DESTINATION", "there")
         outbox_desk.redrive(connection, outbox_desk.Choice(event_types=("Told",)))
         assert read_backlog(connection).dead == 0
+
+
+def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engine) -> None:
+    add_organization(engine, external_ref="theatre", currency="BGN")
+    with pytest.raises(InputError, match="This database role may not replace a currency"):
+        preview_replacement(restricted, Whose("theatre"), Terms.parse("2026-03", "EUR", "1.95583"))
 
 
 @pytest.mark.parametrize(
