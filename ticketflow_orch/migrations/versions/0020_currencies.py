@@ -118,8 +118,8 @@ def upgrade() -> None:
         connection = op.get_bind()
         connection.execute(text(GUARD))
         with_short_lock(connection, TABLES, table="currency")
-        known = dict(connection.execute(text("SELECT code, exponent FROM currency")).tuples())
-        rows = currencies(known)
+        known = connection.execute(text("SELECT code, exponent FROM currency")).all()
+        rows = currencies({row.code: row.exponent for row in known})
         connection.exec_driver_sql(CURRENCIES, tuple(list(column) for column in zip(*rows, strict=True)))
         # Who has a currency that was withdrawn is asked for once a minute.
         build_index(connection, "organization_by_currency_idx", "organization", ("currency",))
