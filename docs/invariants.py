@@ -28,7 +28,7 @@ named by `nothing_parked` and left out of the others.
 """
 
 _LISTED = """
-Two things are listed and break nothing:
+What is only listed breaks nothing:
 
 | name | what is listed | what to do |
 |---|---|---|

@@ -28,6 +28,8 @@ from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
 from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.currencies.replacing import preview_replacement
+from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.deciding import change
 from ticketflow_orch.delivery.preparing import EventKind, Rendered
@@ -170,6 +172,12 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
         assert read_backlog(connection).dead == 0
 
 
+def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engine) -> None:
+    add_organization(engine, external_ref="theatre", currency="BGN")
+    with pytest.raises(InputError, match="This database role may not replace a currency"):
+        preview_replacement(restricted, Whose("theatre"), Terms.parse("2026-03", "EUR", "1.95583"))
+
+
 @pytest.mark.parametrize(
     "statement",
     [
@@ -190,6 +198,7 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
         "DELETE FROM organization_balance",
         "UPDATE opening_balance SET amount = 1",
         "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (1, 'EUR', 1)",
+        "INSERT INTO organization_currency (organization_id, from_month) VALUES (1, '2026-03-01')",
         "UPDATE settlement_window SET ends_at = starts_at",
         "UPDATE installation SET auto_close = true",
         "DELETE FROM installation",

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.rows import add_organization, instant
+from tests.statements import execute
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import LARGEST_ID, Chunk, Pass, post_chunk
@@ -86,6 +87,36 @@ def test_a_chunk_finds_its_movements_in_the_index_alone_by_the_same_plan_custom_
         assert "occurred_at >=" in scan["Index Cond"]
         assert "occurred_at <" in scan["Index Cond"]
     assert readings(custom) == readings(generic)
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("number", [1, 2], ids=["first", "again"])
+@pytest.mark.parametrize("mode", ["custom", "generic"])
+def test_currencies_that_were_replaced_are_looked_up_by_their_key_and_only_where_there_are_any(
+    engine: Engine, number: int, mode: str
+) -> None:
+    add_movements(engine, months=2)
+    assert [scan["Actual Loops"] for scan in lookups(explain(engine, number, mode))] == [0]
+    execute(
+        engine,
+        """
+        INSERT INTO organization_currency (organization_id, from_month, currency, decided_by)
+        SELECT id, month, 'USD', 'test' FROM organization,
+            unnest(CAST('{2026-01-01,2026-02-01,2026-03-01,2026-04-01}' AS date[])) AS month
+        """,
+    )
+    execute(engine, "ANALYZE organization_currency")
+    [scan] = lookups(explain(engine, number, mode))
+    assert (scan["Index Name"], scan["Actual Loops"], scan["Actual Rows"]) == (
+        "organization_currency_pkey",
+        IN_CHUNK,
+        1,
+    )
+
+
+def lookups(plan: Node) -> list[Node]:
+    """How an organization's currency is looked up, aside from whether there is anything to look up."""
+    return [node for node in scans_of(plan, "organization_currency") if node["Node Type"] != "Seq Scan"]
 
 
 @pytest.mark.every_server

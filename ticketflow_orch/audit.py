@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause, text
 
+from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.posting import (
@@ -41,6 +42,7 @@ GUARDS = {
         "organization_zone_and_currency",
     ),
     "organization_balance": ("organization_balance_append_only", "organization_balance_period_closing"),
+    "organization_currency": ("organization_currency_append_only", "organization_currency_not_settled"),
     "outbox_event": (
         "outbox_event_body_frozen", "outbox_event_derived", "outbox_event_frozen", "outbox_event_named",
         "outbox_event_payout_held", "outbox_event_transition",
@@ -151,7 +153,7 @@ def months_recorded(connection: Connection, members: Members = EVERYBODY) -> tup
 
 
 def organizations_without_row(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
-    """Organizations active in `month` that lack their settlement row in their own currency and are not parked."""
+    """Organizations active in `month` that lack their settlement row in their currency of it and are not parked."""
     rows = connection.execute(_WITHOUT_ROW, _month(month) | members.parameters()).all()
     return _finding(month, [Breach(row.external_ref, row.currency, "has no settlement row") for row in rows], rows)
 
@@ -278,15 +280,16 @@ def _finding(month: Month, breaches: Sequence[Breach], rows: Sequence[Row[Any]])
     return Finding(month, rows[0].breaches if rows else 0, tuple(breaches))
 
 
-_WITHOUT_ROW = text("""
-    SELECT external_ref, currency, count(*) OVER () AS breaches
+_WITHOUT_ROW = text(f"""
+    SELECT external_ref, {currency_of("CAST(:month AS date)")} AS currency, count(*) OVER () AS breaches
     FROM organization
     WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
         AND joined_on < CAST(:next_month AS date) AND (left_on IS NULL OR left_on >= CAST(:month AS date))
         AND NOT EXISTS (
             SELECT FROM ledger_entry AS entry
             WHERE (entry.month, entry.organization_id, entry.currency, entry.origin_month, entry.sequence)
-                = (CAST(:month AS date), organization.id, organization.currency, CAST(:month AS date), 0))
+                = (CAST(:month AS date), organization.id, {currency_of("CAST(:month AS date)")},
+                    CAST(:month AS date), 0))
         AND NOT EXISTS (
             SELECT FROM parked_organization AS parked
             WHERE parked.organization_id = organization.id AND parked.month = :month AND error IS NOT NULL
@@ -346,8 +349,9 @@ _RESIDUE = text(f"""
     GROUP BY currency
 """)
 
-_PARKED = text("""
-    SELECT external_ref, currency, coalesce(error, reason) AS why, count(*) OVER () AS breaches
+_PARKED = text(f"""
+    SELECT external_ref, {currency_of("CAST(:month AS date)")} AS currency, coalesce(error, reason) AS why,
+        count(*) OVER () AS breaches
     FROM parked_organization JOIN organization ON organization.id = organization_id
     WHERE month = :month AND resolved_at IS NULL
         AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)

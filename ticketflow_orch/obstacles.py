@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.counts import counted
+from ticketflow_orch.currencies.in_use import STILL_IN_WITHDRAWN
 from ticketflow_orch.months import Month, known_zones
 from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
 from ticketflow_orch.payouts.references import shared_references
@@ -49,6 +50,7 @@ def read_obstacles(connection: Connection, first_month: Month) -> tuple[Obstacle
         *_standing_still(connection),
         *_off_for_some(connection),
         *_before_first(connection, first_month),
+        *_withdrawn_currencies(connection),
     )
 
 
@@ -166,6 +168,17 @@ def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstac
         )  # fmt: skip
 
 
+def _withdrawn_currencies(connection: Connection) -> Iterator[Obstacle]:
+    """Currencies that are not in use any more and still are those of organizations: no bank pays in them."""
+    for row in connection.execute(_WITHDRAWN):
+        who = "organization" if row.organizations == 1 else f"{row.organizations:,} organizations, such as"
+        yield Obstacle(
+            f"currency: {row.code} is that of {who} {row.external_ref}, and was in use until {row.last_day}", row.since,
+            f"`ticketflow currency replace --all {row.code} --from-month YYYY-MM --to CODE --rate RATE` gives them "
+            "another and converts what they are owed",
+        )  # fmt: skip
+
+
 _RUNNING = text("""
     SELECT month, pass AS number, started_at FROM settlement_pass WHERE state = 'RUNNING' ORDER BY month
 """)
@@ -228,4 +241,12 @@ _BEFORE_FIRST = text("""
     SELECT min(occurred_at) AS oldest, (array_agg(external_ref ORDER BY occurred_at))[1] AS external_ref,
         (array_agg(recorded_at ORDER BY occurred_at))[1] AS recorded_at
     FROM money_movement WHERE occurred_at < CAST(:first AS timestamptz)
+""")
+
+_WITHDRAWN = text(f"""
+    SELECT code, last_day, count(*) AS organizations, min(external_ref) AS external_ref,
+        CAST(last_day + 1 AS timestamp) AT TIME ZONE 'UTC' AS since
+    FROM ({STILL_IN_WITHDRAWN}) AS still
+    GROUP BY code, last_day
+    ORDER BY code
 """)

@@ -8,7 +8,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch import audit
 from ticketflow_orch.audit import Finding, Members
-from ticketflow_orch.auditing import effects, ledger, payouts
+from ticketflow_orch.auditing import currencies, effects, ledger, payouts
 from ticketflow_orch.auditing.model import Asked, Invariant, Question, Scope, sentences
 from ticketflow_orch.books import audit as books
 from ticketflow_orch.months import Month
@@ -251,6 +251,21 @@ INVARIANTS = (
         "pays.",
         Scope.LISTED,
         payouts.unpaid_payables,
+    ),
+    Invariant(
+        "withdrawn_currencies",
+        "Organizations whose currency is withdrawn, and what is carried in such a currency.",
+        "`ticketflow currency replace REF --from-month YYYY-MM --to CODE --rate RATE`, or --all CODE instead of the "
+        "reference.",
+        Scope.LISTED,
+        currencies.left_in_withdrawn,
+    ),
+    Invariant(
+        "currencies_out_of_use",
+        "Movements in a currency that was not in use then, by more than a month; reversals and MANUAL ones aside.",
+        "Nothing, if it is the currency that was paid in; otherwise void it and enter it again.",
+        Scope.LISTED,
+        currencies.moved_out_of_use,
     ),
     Invariant(
         "rounding_residue",

@@ -17,6 +17,7 @@ from ticketflow_orch.cli import (
     audit,
     books,
     claims,
+    currency,
     db,
     demo,
     doctor,
@@ -88,6 +89,7 @@ app.command("migrate")(migrate.migrate)
 app.command("env")(env.env)
 app.add_typer(installation.app, name="installation")
 app.add_typer(payouts.app, name="payouts")
+app.add_typer(currency.app, name="currency")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(claims.app, name="claims")
 app.add_typer(outbox.app, name="outbox")

@@ -48,6 +48,8 @@ def import_(
                 _list_problems(refusal)
                 raise
             typer.echo(str(result))
+            for warning in result.warnings:
+                typer.echo(f"warning: {warning}", err=True)
 
 
 def _list_problems(refusal: ImportRefused) -> None:

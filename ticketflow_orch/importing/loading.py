@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch.importing.currencies import unusual_currencies
 from ticketflow_orch.importing.kinds import (
     EVENTS,
     KINDS,
@@ -53,13 +54,15 @@ class Counts:
 class ImportResult:
     """What an import did: rows that are new, and rows that were there with the same content.
 
-    `import_id` is what the new rows carry and an undo asks for; None when nothing was new.
+    `import_id` is what the new rows carry and an undo asks for; None when nothing was new. `warnings` are sentences
+    about new rows that were taken and should be looked at.
     """
 
     import_id: int | None
     source: str
     new: Counts
     existing: Counts
+    warnings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         if self.import_id is None:
@@ -159,6 +162,7 @@ def import_batches(
     existing = {kind: _count_existing(connection, kind) for kind in KINDS}
     new = {kind: staging.rows[kind] - existing[kind] for kind in KINDS}
     import_id = None
+    warnings = tuple(unusual_currencies(connection))
     if any(new.values()):
         counts = {kind.name: new[kind] for kind in KINDS}
         import_id = connection.execute(_RECORD, {"source": source, **counts}).scalar_one()
@@ -166,7 +170,7 @@ def import_batches(
             if new[kind]:
                 connection.execute(_INSERT[kind], {"import_id": import_id})
                 staging.report(f"loading {kind.name}", new[kind])
-    return ImportResult(import_id, source, _counts(new), _counts(existing))
+    return ImportResult(import_id, source, _counts(new), _counts(existing), warnings)
 
 
 def _count_existing(connection: Connection, kind: Kind) -> int:

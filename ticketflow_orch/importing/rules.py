@@ -199,6 +199,10 @@ _MOVED_ON = {
         " WHERE change.organization_id = present.id AND change.name = 'payouts_from'"
         " AND change.before = staged.payouts_from || '-01')"
     ),
+    (ORGANIZATIONS, "currency"): (
+        "staged.currency IN (SELECT CAST(decided.currency AS text) FROM organization_currency AS decided"
+        " WHERE decided.organization_id = present.id)"
+    ),
     (EVENTS, "status"): (
         "staged.status = 'DRAFT' OR (staged.status = 'OPEN' AND present.status IN ('CLOSED', 'CANCELLED'))"
     ),

@@ -6,7 +6,15 @@ an instant is an aware UTC datetime, a month is the date of its first day.
 
 from __future__ import annotations
 
-from ticketflow_orch.schema.application import currency, data_import, event, money_movement, organization, reservation
+from ticketflow_orch.schema.application import (
+    currency,
+    data_import,
+    event,
+    money_movement,
+    organization,
+    organization_currency,
+    reservation,
+)
 from ticketflow_orch.schema.books import opening_balance, organization_balance, payout, statement_mail
 from ticketflow_orch.schema.columns import metadata
 from ticketflow_orch.schema.effects import (
@@ -48,6 +56,7 @@ __all__ = [
     "organization",
     "organization_balance",
     "organization_change",
+    "organization_currency",
     "outbox_event",
     "parked_organization",
     "payout",

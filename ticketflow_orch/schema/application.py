@@ -1,4 +1,7 @@
-"""Written by the application, or by an import on its behalf, and read here. `currency` comes with the migrations."""
+"""Written by the application, or by an import on its behalf, and read here. `currency` comes with the migrations.
+
+An organization's currency from a month on is what people decide, by `ticketflow currency replace`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from ticketflow_orch.schema.columns import (
     identity,
     index,
     instant,
+    month,
     one_of,
     rate,
     reference,
@@ -25,6 +29,8 @@ currency = table(
     Column("code", sa.CHAR(3), CheckConstraint("code ~ '^[A-Z]{3}$'"), primary_key=True),
     column("exponent", sa.SmallInteger, CheckConstraint("exponent BETWEEN 0 AND 4")),
     count("payout_minimum", sa.BigInteger, CheckConstraint("payout_minimum >= 0")),
+    *(column(name, sa.Date, nullable=True) for name in ("first_day", "last_day")),
+    CheckConstraint("last_day >= first_day", name="currency_days_check"),
 )
 
 data_import = table(
@@ -59,6 +65,19 @@ organization = table(
     ),
     index("organization_timezone_idx", "timezone"),
     index("organization_payouts_from_idx", "payouts_from", where="payouts_from IS NOT NULL"),
+    index("organization_by_currency_idx", "currency"),
+)
+
+# The currency from a month on, where it is not the organization's first; of several rows about one month the last.
+organization_currency = table(
+    "organization_currency",
+    column("id", sa.BigInteger, sa.Identity(always=True)),
+    reference("organization_id", "organization.id"),
+    month("from_month"),
+    column("currency", sa.CHAR(3), ForeignKey("currency.code")),
+    text_column("decided_by"),
+    stamp("decided_at"),
+    sa.PrimaryKeyConstraint("organization_id", "from_month", "id"),
 )
 
 event = table(

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.settlement.windows import Windows
@@ -183,7 +184,7 @@ _BEFORE = text("""
 # The organizations that can have changed, by month: those with a movement that was not read, the parked, and in the
 # pass's own month those that are active and have no row. The bounds beside the joins are for the index on the order of
 # recording, which passes over the sales of later months.
-CHANGED = """
+CHANGED = f"""
     watched AS MATERIALIZED (
         SELECT month_window.*, read_to
         FROM unnest(
@@ -218,7 +219,7 @@ CHANGED = """
                 SELECT FROM ledger_entry AS entry
                 WHERE entry.month = CAST(:own AS date) AND entry.origin_month = CAST(:own AS date)
                     AND entry.sequence = 0 AND entry.organization_id = organization.id
-                    AND entry.currency = organization.currency)
+                    AND entry.currency = {currency_of("CAST(:own AS date)")})
     )"""
 
 _CHANGED_MONTHS = text(f"""

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
+from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.months import Month, Window, months_between
 
 # What an id may be: the application may name an organization's id, so none is too small.
@@ -40,8 +41,8 @@ def recomputed(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
     """The queries `line`, `rounded` and `recomputed`: what the movements of the members come to, up to the cutoff.
 
     Shape and order decide the plan, which reads the chunk's organizations in key order and of the movements only the
-    month's part of an index. The zero movement gives every active organization its row in its own currency; it carries
-    the organization's own rates, because there it seldom makes one more line to round.
+    month's part of an index. The zero movement gives every active organization its row in its currency of the month; it
+    carries the organization's own rates, because there it seldom makes one more line to round.
     """
     return f"""
     time_window AS MATERIALIZED (
@@ -61,8 +62,8 @@ def recomputed(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
                 AND occurred_at >= time_window.starts_at AND occurred_at < time_window.ends_at
                 AND money_movement.id < {cutoff}
             UNION ALL
-            SELECT organization.currency, 'CAPTURE', 0, organization.commission_rate_bps,
-                organization.commission_tax_bps
+            SELECT {currency_of("CAST(:origin AS date)")}, 'CAPTURE', 0,
+                organization.commission_rate_bps, organization.commission_tax_bps
             WHERE joined_on < CAST(:next_origin AS date)
                 AND (left_on IS NULL OR left_on >= CAST(:origin AS date))
         ) AS movement
