@@ -86,6 +86,7 @@ def _summary(answer: Explanation) -> str:
         sentences.append(f"Late and not posted yet: {late:,} of them.")
     if answer.parked:
         sentences.append(f"Parked: {answer.parked}.")
+    sentences += [f"Looks wrong: {one.currency} {one.what}." for one in answer.anomalies if one.accepted_by is None]
     return " ".join(sentences)
 
 

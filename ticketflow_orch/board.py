@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ticketflow_orch.anomalies import noted
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.request import EVENT_TYPE
@@ -72,14 +73,18 @@ class BoardMonth:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The last months that are over or that a settlement has touched, in order."""
+    """The last months that are over or that a settlement has touched, in order.
+
+    `anomalies`: how many movements that settlements have read look wrong and were accepted by nobody.
+    """
 
     months: tuple[BoardMonth, ...]
+    anomalies: int = 0
 
     @property
     def version(self) -> str:
         """Equal for boards that say the same."""
-        return sha256(repr(self.months).encode()).hexdigest()[:16]
+        return sha256(repr(self).encode()).hexdigest()[:16]
 
 
 def read_board(connection: Connection, now: datetime, first_month: Month, payouts_from: Month | None) -> Board:
@@ -102,7 +107,8 @@ def read_board(connection: Connection, now: datetime, first_month: Month, payout
                 pays=payouts_from is not None and month >= payouts_from,
             )
             for month, row in zip(months, rows, strict=True)
-        )
+        ),
+        noted(connection).count,
     )
 
 

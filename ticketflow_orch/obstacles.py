@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ticketflow_orch.anomalies import dated_ahead, noted
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month, known_zones
 
@@ -35,8 +36,13 @@ class Obstacle:
     patience: timedelta = _AT_ONCE
 
 
-def read_obstacles(connection: Connection, first_month: Month, payouts_from: Month | None) -> tuple[Obstacle, ...]:
-    """All that stands in the way at this moment, however short it has."""
+def read_obstacles(
+    connection: Connection, first_month: Month, payouts_from: Month | None, now: datetime | None = None
+) -> tuple[Obstacle, ...]:
+    """All that stands in the way at this moment, however short it has.
+
+    `now` is the business time (aware); None: the database's clock.
+    """
     return (
         *_running(connection),
         *_given_up(connection),
@@ -45,6 +51,7 @@ def read_obstacles(connection: Connection, first_month: Month, payouts_from: Mon
         *_held(connection),
         *_standing_still(connection, payouts_from),
         *_before_first(connection, first_month),
+        *_anomalies(connection, now),
     )
 
 
@@ -137,6 +144,25 @@ def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstac
             f"movements: some lie before {first_month}, the first month, such as {row.external_ref} at "
             f"{row.oldest.isoformat(timespec='seconds')}", row.recorded_at,
             "void them and enter them in a month that is settled here, or set TICKETFLOW_FIRST_MONTH earlier",
+        )  # fmt: skip
+
+
+def _anomalies(connection: Connection, now: datetime | None) -> Iterator[Obstacle]:
+    """Movements that cannot all be right, and those that are dated later than now: they are taken, and looked at."""
+    found = noted(connection)
+    if found.since is not None:
+        more = " or more" if found.at_least else ""
+        yield Obstacle(
+            f"movements: {found.count:,}{more} that look wrong, of {counted(found.organizations, 'organization')}, "
+            f"such as {found.example}", found.since,
+            "`ticketflow anomalies list` shows them, `ticketflow anomalies accept MOVEMENT` closes what was looked at",
+            _DAY,
+        )  # fmt: skip
+    ahead, since = dated_ahead(connection, now)
+    if since is not None:
+        yield Obstacle(
+            f"movements: {ahead:,} dated later than now", since,
+            "`ticketflow anomalies list` names them; void them and enter them again", _DAY,
         )  # fmt: skip
 
 

@@ -10,17 +10,20 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.anomalies import OPEN, search, standing
 from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.review import CurrencyReview, review
+from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"
 AGGREGATE = "payout"
+# Why a payout is held whose organization is parked; after other reasons, if there are any.
+PARKED = "its organization is parked"
 
 # Organization and currency.
 _Key = tuple[int, str]
@@ -34,19 +37,24 @@ class PayoutsLeftOutError(RuntimeError):
 class PayoutRules:
     """Who is paid: months from `payouts_from` on, nobody without one; `now` is the business clock (aware).
 
-    `review_factor`, `review_first`: which payouts wait for a person, see `review`. `chunk_size`: payouts a transaction.
+    `review_factor`, `review_first`: which payouts wait for a person, see `review`. `review_anomalies`: so does one with
+    more anomalies of its organization, in its currency, than this share of it. `chunk_size`: payouts a transaction.
     """
 
     now: datetime
     payouts_from: Month | None
     review_factor: Decimal = Decimal(3)
     review_first: bool = False
+    review_anomalies: Decimal = Decimal("0.1")
     chunk_size: int = 5000
 
     @classmethod
     def configured(cls, settings: Settings, now: datetime) -> PayoutRules:
         """The rules that `settings` make, at the instant `now`."""
-        return cls(now, first_paid_month(settings), settings.payout_review_factor, settings.payout_review_first)
+        return cls(
+            now, first_paid_month(settings), settings.payout_review_factor, settings.payout_review_first,
+            settings.payout_review_anomalies,
+        )  # fmt: skip
 
     def why_nobody(self, month: Month) -> str | None:
         """Why nobody is paid for `month`, in one sentence; None when its organizations are."""
@@ -72,6 +80,7 @@ class CurrencyRequested:
 class PayoutsRequested:
     """What became of a month's payouts: `requested` and `held` were written now, `existing` before.
 
+    `anomalous`: how many are held, since whenever, because movements of their organizations cannot all be right.
     `why_nobody`: why the month pays nobody, if so. `paid_at`: when the last of them had been requested, if all have.
     """
 
@@ -82,6 +91,7 @@ class PayoutsRequested:
     held: int
     existing: int
     paid_at: datetime | None
+    anomalous: int = 0
 
 
 def first_paid_month(settings: Settings) -> Month | None:
@@ -93,9 +103,10 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     """Write a payout, and the event that asks for it, for every balance of `month` with something to pay.
 
     Harmless to repeat, to run twice at once and to be killed: a payout's key is (organization, currency, month), its
-    event is written by the same statement, and both are there or neither. What is owed to an organization that is
-    parked by then is held. A month before `rules.payouts_from` writes nothing. A payout that cannot be written stops
-    only itself: it is told once and tried again by the next run, and until then the month is not paid.
+    event is written by the same statement, and both are there or neither. Anomalies are searched for first; a payout
+    with too many of them is held, and so is one to an organization that is parked by then. A month before
+    `rules.payouts_from` writes nothing. A payout that cannot be written stops only itself: it is told once and tried
+    again by the next run, and until then the month is not paid.
 
     Raises:
         InputError: the month is not CLOSED.
@@ -104,13 +115,16 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     why_nobody = rules.why_nobody(month)
     with transaction(engine) as connection:
         require_closed(connection, month)
-        if why_nobody is not None:
-            return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
+    search(engine)
+    if why_nobody is not None:
+        return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
+    with transaction(engine) as connection:
         reviews, held = review(connection, month, rules.review_factor, rules.now, hold_first=rules.review_first)
     work = _Writing(engine, month, held, rules, run_id)
     counts = sum(work.chunks(), Counter[str]())
     with transaction(engine) as connection:
         paid_at = mark_paid(connection, month)
+        anomalous = _tell_of_anomalies(connection, month, rules.now)
         for row in work.bad[:NAMED]:
             alert_once(connection, row.alert("payouts"), rules.now)
     if work.bad:
@@ -123,7 +137,19 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
         CurrencyRequested(one.currency, one.exponent, one.payouts, one.total, reasons.get(one.currency))
         for one in reviews
     )
-    return PayoutsRequested(month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at)
+    return PayoutsRequested(
+        month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at, anomalous
+    )
+
+
+def _tell_of_anomalies(connection: Connection, month: Month, now: datetime) -> int:
+    """How many payouts of the month are held for anomalies; that there are any is told once."""
+    anomalous = int(connection.execute(_ANOMALOUS, {"month": month.first_day}).scalar_one())
+    if anomalous:
+        reason = "anomalies: `ticketflow anomalies list` shows them"
+        payload = {"month": str(month), "payouts": anomalous, "reason": reason}
+        alert_once(connection, Alert(HELD_FOR_REVIEW, f"{month} anomalies", payload), now)
+    return anomalous
 
 
 def require_closed(connection: Connection, month: Month) -> None:
@@ -177,10 +203,12 @@ class _Writing:
             "key": str(self.month),
             "held_currencies": [one.currency for one in self.held],
             "held_reasons": [one.reason for one in self.held],
+            "share": self.rules.review_anomalies,
             "now": self.rules.now,
             "run_id": self.run_id,
             "size": size,
         }
+        connection.execute(NOBODY_IS_PARKED_MEANWHILE)
         chunk = connection.execute(_WRITE, values).one()
         counts = Counter(requested=chunk.requested, held=chunk.held, existing=chunk.due - chunk.requested - chunk.held)
         return (chunk.last_organization, chunk.last_currency) if chunk.due == size else None, counts
@@ -229,17 +257,31 @@ _WRITE = text(f"""
             CASE WHEN EXISTS (
                 SELECT FROM parked_organization AS parked
                 WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
-            ) THEN 'its organization is parked' END AS parked
+            ) THEN '{PARKED}' END AS parked
         {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
+    ), candidate AS MATERIALIZED (
+        SELECT movement_id, why, latest_id FROM due JOIN movement_anomaly USING (organization_id, currency) WHERE {OPEN}
+    ), questionable AS MATERIALIZED (
+        SELECT organization_id, currency, sum(questionable) AS amount FROM ({standing("candidate")}) AS standing
+        GROUP BY organization_id, currency
+    ), judged AS (
+        SELECT due.*, review, CASE WHEN amount > CAST(:share AS numeric) * payable THEN 'anomalies: ' || round(
+                amount * power(CAST(10 AS numeric), CAST(-exponent AS numeric)), exponent) || ' ' || due.currency
+            END AS anomalies
+        FROM due
+        JOIN currency ON code = due.currency
+        LEFT JOIN questionable ON questionable.organization_id = due.organization_id
+            AND questionable.currency = due.currency
+        LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[])) AS held (code_held, review)
+            ON code_held = due.currency
     ), written AS (
-        INSERT INTO payout (organization_id, currency, month, amount, state, reason, run_id)
+        INSERT INTO payout (organization_id, currency, month, amount, state, reason, run_id, anomalies_to)
         SELECT organization_id, currency, CAST(:month AS date), payable,
-            CASE WHEN why IS NULL AND parked IS NULL THEN 'REQUESTED' ELSE 'HELD' END,
-            nullif(concat_ws('; ', why, parked), ''),
-            CAST(:run_id AS text)
-        FROM due LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[]))
-            AS held (currency, why) USING (currency)
+            CASE WHEN num_nonnulls(review, anomalies, parked) = 0 THEN 'REQUESTED' ELSE 'HELD' END,
+            nullif(concat_ws('; ', review, anomalies, parked), ''), CAST(:run_id AS text),
+            CASE WHEN anomalies IS NOT NULL THEN (SELECT searched_to FROM anomaly_search) END
+        FROM judged
         ORDER BY organization_id, currency
         ON CONFLICT (organization_id, currency, month) DO NOTHING
         RETURNING public_id, organization_id, currency, month, amount, state
@@ -255,6 +297,13 @@ _WRITE = text(f"""
         last.organization_id AS last_organization, last.currency AS last_currency
     FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
         SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true
+""")
+
+# A chunk sees who is parked, or the parking sees the chunk: whoever parks waits for it, and it for them.
+NOBODY_IS_PARKED_MEANWHILE = text("LOCK TABLE parked_organization IN SHARE MODE")
+
+_ANOMALOUS = text("""
+    SELECT count(*) FROM payout WHERE month = CAST(:month AS date) AND state = 'HELD' AND anomalies_to IS NOT NULL
 """)
 
 _MISSING = """
