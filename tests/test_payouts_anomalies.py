@@ -125,7 +125,7 @@ def test_what_was_held_and_given_back_holds_the_next_month_again(engine: Engine,
     assert payouts(engine)[-1] == ("2026-04", "HELD", "anomalies: 2000.00 EUR")
 
 
-def test_what_is_too_little_to_hold_a_payout_adds_up_until_somebody_looks(engine: Engine, hall: int) -> None:
+def test_what_is_too_little_adds_up_month_by_month_until_somebody_looks(engine: Engine, hall: int) -> None:
     add_movement(engine, hall, 100_000, "2026-02-05T10:00", **FREE)
     won_twice(engine, hall, 6_000, at="2026-02-10T10:00")
     won_twice(engine, hall, 7_000)

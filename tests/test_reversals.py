@@ -263,7 +263,7 @@ def test_what_cannot_have_happened_is_refused_at_import_in_one_sentence(
     )
     with pytest.raises(ImportRefused) as refused:
         import_folder(engine, write_folder(tmp_path, told), Month(2026, 1))
-    [problem] = refused.value.problems
+    [problem] = [problem for problem in refused.value.problems if problem.column == column]
     line = len(told["money_movements"]) + 1
     assert (problem.file, problem.line, problem.column, problem.value) == (
         "money_movements.csv", line, column, cells[column],

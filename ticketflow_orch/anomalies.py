@@ -92,8 +92,8 @@ def search(engine: Engine, chunk_size: int = SEARCHED_AT_ONCE) -> int:
     while True:
         with transaction(engine) as connection:
             connection.execute(_BY_INDEX)
-            known = connection.execute(_NEXT, {"size": chunk_size}).one()
-            if known.up_to is None or known.up_to <= known.searched_to:
+            known = connection.execute(_NEXT, {"size": chunk_size}).one_or_none()
+            if known is None:
                 return searched
             connection.execute(_NOTE, {"from_id": known.searched_to, "to_id": known.up_to} | EVERYBODY.parameters())
             connection.execute(_ADVANCE, {"to_id": known.up_to})
@@ -237,7 +237,7 @@ _FOUND_WHY = {
 }
 _FOUND_LATER = f"""
     SELECT id, 'LATER', id FROM money_movement
-    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), clock_timestamp()) AND NOT is_void AND {_MEMBERS}
+    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void AND {_MEMBERS}
 """
 
 
@@ -262,6 +262,17 @@ def standing(candidate: str) -> str:
             WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL
             ELSE true
         END
+    """
+
+
+def by_the_end_of(month: str) -> str:
+    """SQL: whether an anomaly came to be by the end of `month` where its organization lives, or that is not known."""
+    return f"""
+        NOT EXISTS (
+            SELECT FROM money_movement AS latest
+            JOIN organization AS owner ON owner.id = latest.organization_id
+            JOIN settlement_window AS cut ON cut.timezone = owner.timezone AND cut.month = {month}
+            WHERE latest.id = latest_id AND latest.occurred_at >= cut.ends_at)
     """
 
 
@@ -314,16 +325,17 @@ _BY_INDEX = text("""
 
 # The cutoff of a pass that is done: all below it is visible or was rolled back.
 _NEXT = text("""
-    SELECT searched_to, up_to, CASE WHEN up_to > searched_to THEN (
-        SELECT count(*) FROM money_movement WHERE id >= searched_to AND id < up_to) ELSE 0 END AS movements
+    SELECT searched_to, up_to, (
+        SELECT count(*) FROM money_movement WHERE id >= searched_to AND id < up_to) AS movements
     FROM (
-        SELECT searched_to, least(cutoff, coalesce((
+        SELECT searched_to, least(cutoff, (
             SELECT id FROM money_movement WHERE id >= searched_to ORDER BY id OFFSET CAST(:size AS bigint) LIMIT 1
-        ), cutoff)) AS up_to
+        )) AS up_to
         FROM (
             SELECT searched_to, (SELECT max(cutoff) FROM settlement_pass WHERE state = 'DONE') AS cutoff
-            FROM anomaly_search FOR UPDATE OF anomaly_search
+            FROM anomaly_search FOR UPDATE
         ) AS known
+        WHERE cutoff > searched_to
     ) AS next
 """)
 
@@ -352,7 +364,7 @@ _NOTED = text(f"""
 
 _AHEAD = text("""
     SELECT count(*) AS count, min(recorded_at) AS since FROM money_movement
-    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), clock_timestamp()) AND NOT is_void
+    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void
 """)
 
 _MOVEMENT = text("SELECT id, organization_id FROM money_movement WHERE external_ref = CAST(:reference AS text)")

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row, text
 
-from ticketflow_orch.anomalies import OPEN
+from ticketflow_orch.anomalies import OPEN, by_the_end_of
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
@@ -372,13 +372,14 @@ _WAKE_EVENTS = text(f"""
     {EVENTS}
 """)
 
-# Those that were there when the payout was held; what came since nobody has seen.
+# Those that held the payout; what came since, or is about a later month, holds another.
 _ACCEPT = text(f"""
     UPDATE movement_anomaly AS anomaly
     SET accepted_to = anomalies_to, accepted_at = clock_timestamp(), accepted_by = CAST(:by AS text)
     FROM payout
     WHERE public_id = ANY (CAST(:references AS uuid[])) AND anomaly.organization_id = payout.organization_id
         AND anomaly.currency = payout.currency AND latest_id < anomalies_to AND {OPEN}
+        AND {by_the_end_of("payout.month")}
 """)
 
 _EVENT_OF_PAYOUT = f"dedupe_key = '{EVENT_TYPE}:' || public_id"

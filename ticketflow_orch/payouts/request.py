@@ -11,7 +11,7 @@ from decimal import Decimal
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.alerts import Alert, alert_once
-from ticketflow_orch.anomalies import OPEN, search, standing
+from ticketflow_orch.anomalies import OPEN, by_the_end_of, search, standing
 from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
@@ -38,7 +38,7 @@ class PayoutRules:
     """Who is paid: months from `payouts_from` on, nobody without one; `now` is the business clock (aware).
 
     `review_factor`, `review_first`: which payouts wait for a person, see `review`. `review_anomalies`: so does one with
-    more anomalies of its organization, in its currency, than this share of it. `chunk_size`: payouts a transaction.
+    more anomalies of its organization, in its currency and up to its month, than this share of it. `chunk_size`: payouts a transaction.
     """
 
     now: datetime
@@ -261,7 +261,8 @@ _WRITE = text(f"""
         {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
     ), candidate AS MATERIALIZED (
-        SELECT movement_id, why, latest_id FROM due JOIN movement_anomaly USING (organization_id, currency) WHERE {OPEN}
+        SELECT movement_id, why, latest_id FROM due JOIN movement_anomaly USING (organization_id, currency)
+        WHERE {OPEN} AND {by_the_end_of("CAST(:month AS date)")}
     ), questionable AS MATERIALIZED (
         SELECT organization_id, currency, sum(questionable) AS amount FROM ({standing("candidate")}) AS standing
         GROUP BY organization_id, currency
