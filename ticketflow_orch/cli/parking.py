@@ -39,7 +39,10 @@ def park(
         parked = parking.park(engine, organization, reason, by or account(), Month.parse(settings().first_month))
     typer.echo(f"{parked.external_ref} is parked from {parked.month} on: {parked.reason}.")
     if parked.held:
-        typer.echo(f"{counted(parked.held, 'payout')} held; `ticketflow unpark {parked.external_ref}` sends them.")
+        typer.echo(
+            f"{counted(parked.held, 'payout')} held; `ticketflow unpark {parked.external_ref}` sends "
+            f"{'it' if parked.held == 1 else 'them'}."
+        )
     for reference in parked.on_their_way:
         typer.echo(f"Not held, because it was sent or is being sent: payout {reference}; ask the provider to stop it.")
 

@@ -38,7 +38,8 @@ class PayoutRules:
     """Who is paid: months from `payouts_from` on, nobody without one; `now` is the business clock (aware).
 
     `review_factor`, `review_first`: which payouts wait for a person, see `review`. `review_anomalies`: so does one with
-    more anomalies of its organization, in its currency and up to its month, than this share of it. `chunk_size`: payouts a transaction.
+    more anomalies of its organization, in its currency and up to its month, than this share of it. `chunk_size`:
+    payouts a transaction.
     """
 
     now: datetime
