@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
@@ -22,10 +23,13 @@ from tests.anomalous import (
     won_twice,
 )
 from tests.audited import audit, broken, said_of
-from tests.books import FIRST, MARCH, close, settle_and_close, state_of
+from tests.books import APRIL, FIRST, MARCH, close, settle_and_close, state_of
 from tests.folders import Rows, Story, story, write_folder
+from tests.payable import close_owing, request
 from tests.rows import add_movement, add_organization, add_void, instant
+from tests.test_ledger_plans import plan_of
 from tests.test_settlement import settle
+from tests.test_settlement_plan import Node, add_movements, scans_of
 from ticketflow_orch.anomalies import accept, noted, search
 from ticketflow_orch.board import read_board
 from ticketflow_orch.database import transaction
@@ -375,6 +379,33 @@ def test_a_search_reads_what_settlements_have_read_and_no_more(engine: Engine, h
     assert len(found(engine)) == 2
     with engine.connect() as connection:
         assert noted(connection).count == 1
+
+
+@pytest.mark.every_server
+def test_of_two_years_a_request_reads_only_what_came_since_the_last_search_and_what_looks_wrong(
+    engine: Engine,
+) -> None:
+    add_movements(engine, months=24)
+    settle(engine)
+    assert search(engine) > 40_000
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("VACUUM (ANALYZE)")
+    won_twice(engine, 7)
+    settle(engine)
+    close_owing(engine, dict.fromkeys(range(1, 801), 20_000), APRIL)
+    plans: list[tuple[str, Node]] = []
+
+    @event.listens_for(engine, "before_cursor_execute")
+    def note_plan(_connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if "money_movement" in statement:
+            plans.append((statement, plan_of(cursor, statement, parameters)))
+
+    assert request(engine, APRIL).anomalous == 1
+    event.remove(engine, "before_cursor_execute", note_plan)
+    assert len(plans) >= 3
+    for statement, plan in plans:
+        for scan in scans_of(plan, "money_movement"):
+            assert scan["Actual Loops"] * (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) <= 20, statement
 
 
 def test_an_import_that_is_undone_takes_what_was_wrong_with_it(engine: Engine, hall: int) -> None:
