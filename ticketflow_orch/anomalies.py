@@ -144,13 +144,13 @@ class Noted:
 def noted(connection: Connection) -> Noted:
     """What is noted and open, at the cost of an index that holds nothing else."""
     row = connection.execute(_NOTED, {"most": MOST}).one()
-    return Noted(row.count, row.organizations, row.since, row.example, row.looked_at == MOST)
+    return Noted(row.movements, row.organizations, row.since, row.example, row.looked_at == MOST)
 
 
 def dated_ahead(connection: Connection, now: datetime | None) -> tuple[int, datetime | None]:
     """How many movements are dated later than `now` (None: the database's), and since when the first is recorded."""
     row = connection.execute(_AHEAD, {"now": now}).one()
-    return row.count, row.since
+    return row.movements, row.since
 
 
 def accept(connection: Connection, references: Sequence[str], by: str) -> int:
@@ -357,13 +357,13 @@ _NOTED = text(f"""
         SELECT movement_id, why, latest_id, found_at FROM movement_anomaly WHERE {OPEN}
         ORDER BY organization_id, currency LIMIT CAST(:most AS bigint)
     ), standing AS ({standing("candidate")})
-    SELECT count(*) AS count, count(DISTINCT standing.organization_id) AS organizations, min(found_at) AS since,
+    SELECT count(*) AS movements, count(DISTINCT standing.organization_id) AS organizations, min(found_at) AS since,
         (array_agg(external_ref ORDER BY movement_id))[1] AS example, (SELECT count(*) FROM candidate) AS looked_at
     FROM standing LEFT JOIN organization ON organization.id = standing.organization_id
 """)
 
 _AHEAD = text("""
-    SELECT count(*) AS count, min(recorded_at) AS since FROM money_movement
+    SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement
     WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void
 """)
 
