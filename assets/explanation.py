@@ -88,6 +88,7 @@ def _summary(answer: Explanation) -> str:
         sentences.append(answer.not_paid_here)
     if answer.parked:
         sentences.append(f"Parked: {answer.parked}.")
+    sentences += [f"Looks wrong: {one.currency} {one.what}." for one in answer.anomalies if one.accepted_by is None]
     return " ".join(sentences)
 
 

@@ -9,6 +9,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from assets.months_picture import months_picture
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.board import Board, BoardMonth, Stage, read_board
+from ticketflow_orch.counts import counted
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -70,6 +71,9 @@ def board_metadata(board: Board) -> dict[str, Any]:
     metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(board))}
     if board.months:
         metadata["picture"] = dg.MetadataValue.md(months_picture(board))
+    if board.anomalies:
+        wrong = f"**{counted(board.anomalies, 'movement')} to look at**: `ticketflow anomalies list` says what is wrong"
+        metadata["anomalies"] = dg.MetadataValue.md(f"{wrong}.")
     metadata["months"] = dg.MetadataValue.table(
         [dg.TableRecord(_cells(month, board.payouts_from)) for month in reversed(board.months)], _MONTHS
     )

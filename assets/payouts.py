@@ -35,6 +35,7 @@ PAYOUT_COLUMNS = dg.TableSchema(
         dg.TableColumn("returned_month", "date", "the month with whose balance the money came back"),
         dg.TableColumn("decided_by", "text", "who held, released or settled it by hand"),
         dg.TableColumn("run_id", "text", "the Dagster run that requested it"),
+        dg.TableColumn("anomalies_to", "bigint", "it was held for anomalies among movements below this id"),
     ]
 )
 # What people ask first comes first: the page cuts wide tables off at the right.
@@ -76,6 +77,8 @@ def payouts(
             read_delivery(settings())
             rules = PayoutRules.configured(settings(), clock.now())
             result = request_payouts(engine, month, rules, context.run.run_id)
+            if result.anomalous:
+                context.log.warning(f"{month}: {counted(result.anomalous, 'payout')} held for anomalies")
             for held in (one.held for one in result.currencies if one.held):
                 context.log.warning(f"{month}: payouts are held, {held}")
             with engine.connect() as connection:
@@ -109,6 +112,8 @@ def _summary(result: PayoutsRequested) -> str:
             f"**{result.held:,} held**: `ticketflow payouts list --month {result.month} --state held` says why, "
             f"`ticketflow payouts release --month {result.month}` sends what was held for review"
         )
+    if result.anomalous:
+        parts.append(f"**{result.anomalous:,} held for anomalies**: `ticketflow anomalies list` shows them")
     if result.existing:
         parts.append(f"{result.existing:,} were there before")
     return f"{result.month}: {', '.join(parts) or 'nobody is owed anything'}."

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from assets.monthly_settlement import monthly_settlement
 from resources import DatabaseResource
 from ticketflow_orch import audit
-from ticketflow_orch.auditing import Asked, Invariant, examine, snapshot
+from ticketflow_orch.auditing import INVARIANTS, Asked, Invariant, examine, snapshot
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
@@ -79,10 +79,13 @@ def guarded(database: DatabaseResource) -> dg.AssetCheckResult:
 
 
 def audited(database: DatabaseResource, name: str, invariants: Iterable[Invariant]) -> dg.AssetCheckResult:
-    """One result over `invariants`, asked in one snapshot: red when any is broken, with its rows and how to fix it."""
+    """One result over `invariants`, asked in one snapshot: red when any is broken, with its rows and how to fix it.
+
+    Where those that are not as they should be only warn, it is a warning.
+    """
     with database.engine(f"check {name}") as engine, snapshot(engine) as connection:
         verdicts = list(examine(connection, Asked.configured(settings()), invariants))
-    bad = [verdict for verdict in verdicts if verdict.is_broken]
+    bad = [verdict for verdict in verdicts if verdict.is_broken or verdict.warns]
     table = [
         dg.TableRecord(
             {
@@ -104,12 +107,24 @@ def audited(database: DatabaseResource, name: str, invariants: Iterable[Invarian
     if bad:
         fixes = "\n".join(f"- **{one.invariant.name}**: {one.invariant.holds} {one.invariant.fix}" for one in bad)
         metadata["how to fix it"] = dg.MetadataValue.md(fixes)
+    broken = any(verdict.is_broken for verdict in bad)
     return dg.AssetCheckResult(
         passed=not bad,
-        severity=dg.AssetCheckSeverity.ERROR,
+        severity=dg.AssetCheckSeverity.ERROR if broken or not bad else dg.AssetCheckSeverity.WARN,
         description=counts or "Nothing is broken.",
         metadata=metadata,
     )
+
+
+@dg.asset_check(
+    asset=monthly_settlement,
+    name="movements_plausible",
+    description="No more came back than was taken, no reservation was captured twice, nothing is dated before what it "
+    "reverses or later than now. A warning: it stops no month; `ticketflow anomalies list` shows the same.",
+)
+def movements_plausible(database: DatabaseResource) -> dg.AssetCheckResult:
+    """Whether all movements can be right, what people have accepted aside."""
+    return audited(database, "movements_plausible", [one for one in INVARIANTS if one.warns])
 
 
 SETTLEMENT_CHECKS = [
@@ -131,4 +146,5 @@ SETTLEMENT_CHECKS = [
         audit.months_with_parked,
     ),
     guarded,
+    movements_plausible,
 ]

@@ -43,4 +43,7 @@ GRANT INSERT, DELETE ON delivery_stop TO ticketflow_run;
 GRANT INSERT ON organization_balance, payout, statement_mail TO ticketflow_run;
 GRANT UPDATE (state, reason, provider_ref, first_attempt_at, answered_at, returned_month, decided_by) ON payout
     TO ticketflow_run;
+-- What is wrong among movements is noted, and accepted by people.
+GRANT INSERT, UPDATE ON movement_anomaly TO ticketflow_run;
+GRANT UPDATE (searched_to) ON anomaly_search TO ticketflow_run;
 GRANT UPDATE (balance_month) ON opening_balance TO ticketflow_run;

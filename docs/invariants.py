@@ -27,6 +27,14 @@ named by `nothing_parked` and left out of the others.
 |---|---|---|---|
 """
 
+_WARNINGS = """
+These only warn: life brings them, they are settled as they are, and a person is to look. They stop no month; what they
+are about may hold a payout, see [payouts](payouts.md).
+
+| warning | what should hold | what to do when it does not |
+|---|---|---|
+"""
+
 _LISTED = """
 What is only listed breaks nothing:
 
@@ -37,12 +45,15 @@ What is only listed breaks nothing:
 
 def page() -> str:
     """The text of `docs/audit.md`, as the invariants stand."""
-    judged = [one for one in INVARIANTS if one.scope != Scope.LISTED]
+    judged = [one for one in INVARIANTS if one.scope != Scope.LISTED and not one.warns]
+    warnings = [one for one in INVARIANTS if one.warns]
     listed = [one for one in INVARIANTS if one.scope == Scope.LISTED]
     return "".join(
         [
             _HEAD,
             *(_row(f"`{one.name}`", one.scope, one.holds, one.fix) for one in judged),
+            _WARNINGS,
+            *(_row(f"`{one.name}`", one.holds, one.fix) for one in warnings),
             _LISTED,
             *(_row(f"`{one.name}`", one.holds, one.fix) for one in listed),
         ]

@@ -432,7 +432,7 @@ def test_the_database_keeps_decisions_and_takes_none_about_months_that_are_settl
 def test_health_names_the_currency_that_is_withdrawn_until_another_one_is_decided(engine: Engine) -> None:
     def obstacles() -> list[str]:
         with engine.connect() as connection:
-            found = read_obstacles(connection, FIRST, None)
+            found = read_obstacles(connection, FIRST)
         return [f"{one.what}; {one.out}" for one in found if one.what.startswith("currency")]
 
     add_organization(engine)

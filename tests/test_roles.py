@@ -11,6 +11,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ProgrammingError
 
+from tests.anomalous import found, won_twice
 from tests.books import (
     FEBRUARY,
     JANUARY,
@@ -28,6 +29,7 @@ from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
 from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.anomalies import accept
 from ticketflow_orch.currencies.replacing import preview_replacement
 from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine, transaction
@@ -155,6 +157,23 @@ def test_the_role_of_runs_pays_and_does_what_people_decide(engine: Engine, restr
 
 
 @pytest.mark.every_server
+def test_the_role_of_runs_searches_for_anomalies_holds_payouts_and_accepts(engine: Engine, restricted: Engine) -> None:
+    hall = add_organization(engine, external_ref="hall")
+    won_twice(engine, hall)
+    settle_and_close(restricted, MARCH)
+    assert request(restricted).anomalous == 1
+    park(restricted, "hall", "disputed", "ana", JANUARY)
+    unpark(restricted, "hall", "ana", NOW)
+    assert release(restricted, Selection(MARCH), "eva", NOW, anomalies=True) == 1
+    assert park(restricted, "hall", "disputed", "ana", JANUARY).held == 1
+    assert unpark(restricted, "hall", "ana", NOW).released == 1
+    won_twice(engine, hall)
+    [(_, movement, _)] = found(engine)
+    with transaction(restricted) as connection:
+        assert accept(connection, [movement], "eva") == 1
+
+
+@pytest.mark.every_server
 def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, restricted: Engine) -> None:
     for name in ("taken", "gone", "rejected"):
         add(engine, name)
@@ -193,6 +212,8 @@ def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engin
         "DELETE FROM alert",
         "UPDATE payout SET amount = 1",
         "DELETE FROM payout",
+        "UPDATE payout SET anomalies_to = NULL",
+        "DELETE FROM movement_anomaly",
         "DELETE FROM settlement_period",
         "UPDATE organization_balance SET payable = 0",
         "DELETE FROM organization_balance",

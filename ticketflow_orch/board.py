@@ -15,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ticketflow_orch.anomalies import noted
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import first_paid_month
@@ -76,15 +77,17 @@ class Board:
     """The last months that are over or that a settlement has touched, in order.
 
     `payouts_from`: the first month that anybody is paid for; None: payouts are off.
+    `anomalies`: how many movements that settlements have read look wrong and were accepted by nobody.
     """
 
     months: tuple[BoardMonth, ...]
     payouts_from: Month | None = None
+    anomalies: int = 0
 
     @property
     def version(self) -> str:
         """Equal for boards that say the same."""
-        return sha256(repr((self.months, self.payouts_from)).encode()).hexdigest()[:16]
+        return sha256(repr(self).encode()).hexdigest()[:16]
 
 
 def read_board(connection: Connection, now: datetime, first_month: Month) -> Board:
@@ -110,6 +113,7 @@ def read_board(connection: Connection, now: datetime, first_month: Month) -> Boa
             for month, row in zip(months, rows, strict=True)
         ),
         payouts_from,
+        noted(connection).count,
     )
 
 

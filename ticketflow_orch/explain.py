@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch.anomalies import Anomaly, read_anomalies
+from ticketflow_orch.audit import Members
 from ticketflow_orch.books.history import pays_from
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.settlement.windows import month_windows
+
+_ANOMALIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +95,8 @@ class Explanation:
 
     `balances` are there when the month is closed and the organization is not parked. `payouts_from`: the first month
     that the organization is paid for; None: payouts are off.
+    `balances` are there when the month is closed and the organization is not parked. `anomalies`: what is wrong with
+    movements of the month, or with what they reverse, accepted or not.
     """
 
     external_ref: str
@@ -117,6 +124,8 @@ class Explanation:
                 "the balance that takes it in."
             )
         return None
+
+    anomalies: tuple[Anomaly, ...] = ()
 
 
 def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
@@ -149,7 +158,16 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
         balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
         payouts_from=Month.of_day(organization.payouts_from) if organization.payouts_from else None,
+        anomalies=tuple(_anomalies(connection, organization.id, window)),
     )
+
+
+def _anomalies(connection: Connection, organization: int, window: Window) -> Iterator[Anomaly]:
+    every = read_anomalies(connection, members=Members.only(organization), limit=_ANOMALIES, with_accepted=True)
+    for one in every.listed:
+        instants = (one.occurred_at, one.other_occurred_at)
+        if any(at is not None and window.starts_at <= at < window.ends_at for at in instants):
+            yield one
 
 
 def last_settled(connection: Connection) -> Month:

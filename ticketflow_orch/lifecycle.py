@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.captures import KEPT, KEPT_CAPTURE
+from ticketflow_orch.captures import KEPT_CAPTURE, kept
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
 from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
@@ -313,7 +313,7 @@ _MONEY_WITHOUT_TICKET = text(f"""
     JOIN money_movement AS capture ON capture.id = movement_id
     JOIN reservation ON reservation.id = capture.reservation_id
     JOIN currency ON code = capture.currency
-    WHERE {KEPT} > 0
+    WHERE {kept("capture")} > 0
     ORDER BY capture.recorded_at, capture.id
     LIMIT CAST(:limit AS bigint)
 """)

@@ -12,6 +12,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, text
 
+from ticketflow_orch.anomalies import dated_ahead, noted
 from ticketflow_orch.counts import counted
 from ticketflow_orch.currencies.in_use import STILL_IN_WITHDRAWN
 from ticketflow_orch.months import Month, known_zones
@@ -38,8 +39,11 @@ class Obstacle:
     patience: timedelta = _AT_ONCE
 
 
-def read_obstacles(connection: Connection, first_month: Month) -> tuple[Obstacle, ...]:
-    """All that stands in the way at this moment, however short it has."""
+def read_obstacles(connection: Connection, first_month: Month, now: datetime | None = None) -> tuple[Obstacle, ...]:
+    """All that stands in the way at this moment, however short it has.
+
+    `now` is the business time (aware); None: the database's clock.
+    """
     return (
         *_running(connection),
         *_given_up(connection),
@@ -51,6 +55,7 @@ def read_obstacles(connection: Connection, first_month: Month) -> tuple[Obstacle
         *_off_for_some(connection),
         *_before_first(connection, first_month),
         *_withdrawn_currencies(connection),
+        *_anomalies(connection, now),
     )
 
 
@@ -176,6 +181,25 @@ def _withdrawn_currencies(connection: Connection) -> Iterator[Obstacle]:
             f"currency: {row.code} is that of {who} {row.external_ref}, and was in use until {row.last_day}", row.since,
             f"`ticketflow currency replace --all {row.code} --from-month YYYY-MM --to CODE --rate RATE` gives them "
             "another and converts what they are owed",
+        )  # fmt: skip
+
+
+def _anomalies(connection: Connection, now: datetime | None) -> Iterator[Obstacle]:
+    """Movements that cannot all be right, and those that are dated later than now: they are taken, and looked at."""
+    found = noted(connection)
+    if found.since is not None:
+        more = " or more" if found.at_least else ""
+        yield Obstacle(
+            f"movements: {found.count:,}{more} that look wrong, of {counted(found.organizations, 'organization')}, "
+            f"such as {found.example}", found.since,
+            "`ticketflow anomalies list` shows them, `ticketflow anomalies accept MOVEMENT` closes what was looked at",
+            _DAY,
+        )  # fmt: skip
+    ahead, since = dated_ahead(connection, now)
+    if since is not None:
+        yield Obstacle(
+            f"movements: {ahead:,} dated later than now", since,
+            "`ticketflow anomalies list` names them; void them and enter them again", _DAY,
         )  # fmt: skip
 
 

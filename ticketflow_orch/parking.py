@@ -1,32 +1,47 @@
-"""Parking by hand: an organization whose balances and payouts stop until somebody says so. Its ledger goes on."""
+"""Parking by hand: an organization whose balances and payouts stop until somebody says so. Its ledger goes on.
+
+What is requested and not sent yet is held with it, in the same transaction, and goes on when the parking ends.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine, Row, text
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.decisions import hold_parked, release_parked
+from ticketflow_orch.payouts.request import mark_paid
 
 
 @dataclass(frozen=True, slots=True)
 class Parking:
-    """An organization parked by a person from `month` on; `parked_by` is who, as declared and by database role."""
+    """An organization parked by a person from `month` on; `parked_by` is who, as declared and by database role.
+
+    `held`: how many payouts its beginning held. `on_their_way`: the references of those that it came too late for.
+    `released`: how many payouts its end lets go.
+    """
 
     external_ref: str
     month: Month
     reason: str
     parked_by: str
     since: datetime
+    held: int = 0
+    on_their_way: tuple[str, ...] = ()
+    released: int = 0
 
 
 def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: Month) -> Parking:
     """Park the organization from the first month that is not closed on: it gets no balance and no payout.
 
-    A month that is being closed counts as closed. `by` is the name of whoever decided it.
+    A month that is being closed counts as closed. `by` is the name of whoever decided it. What is requested and was
+    never tried is held; what was is named, and comes to its end.
 
     Raises:
         InputError: there is no such organization, it is parked by hand already, or no reason is given.
@@ -41,11 +56,14 @@ def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: M
         ).one_or_none()
         if row is None:
             raise InputError(f"Organization {external_ref!r} is parked by hand already; `ticketflow unpark` ends that.")
-        return Parking(external_ref, Month.of_day(row.month), row.reason, row.parked_by, row.since)
+        held, on_their_way = hold_parked(connection, organization)
+    return replace(_parking(external_ref, row), held=held, on_their_way=on_their_way)
 
 
 def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
     """End the parking by hand; the next month that is closed balances all that was posted meanwhile.
+
+    What only the parking held is sent.
 
     Raises:
         InputError: there is no such organization, or nobody has parked it by hand.
@@ -58,13 +76,25 @@ def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
                 f"Organization {external_ref!r} is not parked by hand; what a settlement or a closing failed on is "
                 "resolved by the next settlement once its data are mended."
             )
-        return Parking(external_ref, Month.of_day(row.month), row.reason, row.parked_by, row.since)
+        released = release_parked(connection, organization)
+    _mark_paid(engine, released)
+    return replace(_parking(external_ref, row), released=len(released))
 
 
 def parked_by_hand(connection: Connection) -> tuple[Parking, ...]:
     """Everybody who is parked by hand, the longest first."""
     rows = connection.execute(_LIST)
     return tuple(Parking(row.external_ref, Month.of_day(row.month), *row[2:]) for row in rows)
+
+
+def _mark_paid(engine: Engine, released: Mapping[str, Month]) -> None:
+    for month in sorted(set(released.values())):
+        with transaction(engine) as connection:
+            mark_paid(connection, month)
+
+
+def _parking(external_ref: str, row: Row[Any]) -> Parking:
+    return Parking(external_ref, Month.of_day(row.month), row.reason, row.parked_by, row.since)
 
 
 def _organization(connection: Connection, external_ref: str) -> int:

@@ -126,6 +126,12 @@ class Settings(BaseSettings):
     payout_review_first: bool = Field(
         False, description="Whether the first payouts of a currency, which have nothing to compare with, wait too."
     )
+    payout_review_anomalies: Decimal = Field(
+        Decimal("0.1"),
+        ge=0,
+        description="A payout waits for a person where what is wrong with its organization's movements exceeds this "
+        "share of it.",
+    )
     mail_from: AwareDatetime | None = Field(
         None, description="ISO instant with offset; what was due before it is loaded history and mails nobody."
     )

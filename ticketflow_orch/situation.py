@@ -114,13 +114,13 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             stuck=ask("stuck", lambda: len(stuck_payments(connection, _MOST_CASES)), 0),
             without_ticket=ask("without_ticket", lambda: len(money_without_ticket(connection, _MOST_CASES)), 0),
             unanswered=ask.unanswered,
-            obstacles=ask("obstacles", lambda: _obstacles(connection, settings), ()),
+            obstacles=ask("obstacles", lambda: _obstacles(connection, settings, now), ()),
             disagreements=said,
         )
 
 
-def _obstacles(connection: Connection, settings: Settings) -> tuple[Obstacle, ...]:
-    return read_obstacles(connection, Month.parse(settings.first_month))
+def _obstacles(connection: Connection, settings: Settings, now: datetime) -> tuple[Obstacle, ...]:
+    return read_obstacles(connection, Month.parse(settings.first_month), now)
 
 
 @dataclass

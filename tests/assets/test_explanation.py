@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 
 from assets.explanation import MOVEMENTS_SHOWN
 from resources import DatabaseResource
+from tests.anomalous import won_twice
 from tests.books import FEBRUARY, JANUARY, add_payout, close, settle_and_close
 from tests.payable import pay_from
 from tests.rows import add_movement, add_organization, instant
@@ -73,6 +74,14 @@ def test_a_settled_month_is_explained_from_its_movements_to_its_entries(
     assert said["starts at"] == instant("2026-01-01T00:00+01:00").timestamp()
     assert said["ends before"] == instant("2026-02-01T00:00+01:00").timestamp()
     assert "balance" not in said
+
+
+def test_what_looks_wrong_in_the_month_is_said(
+    engine: Engine, url: URL, instance: dg.DagsterInstance, organization: int
+) -> None:
+    won_twice(engine, organization)
+    said = answer(url, instance, organization="hall-7", month="2026-03")
+    assert "51.40 more came back than it took" in said["summary"]
 
 
 def test_a_closed_month_says_what_is_owed_and_whether_it_is_paid(

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL
 from assets import SETTLEMENT_CHECKS, monthly_settlement
 from assets.settlement_metadata import LATE_ROWS
 from resources import ClockResource, DatabaseResource, OutboxResource
+from tests.anomalous import won_twice
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import MARCH, close_month, tamper
 
@@ -115,6 +116,17 @@ def test_a_parked_organization_turns_the_check_red_and_leaves_the_month_settled(
     # Whoever is parked is not paid, and stays so when the month is closed.
     close_month(engine, MARCH)
     assert checks_of(materialize(url, instance, "2026-04"))["nothing_parked"] == (False, "2026-03: 1")
+
+
+def test_what_looks_wrong_warns_and_leaves_the_month_settled(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    won_twice(engine, add_organization(engine, external_ref="hall"))
+    result = materialize(url, instance, "2026-03")
+    assert result.success
+    [warning] = [one for one in result.get_asset_check_evaluations() if not one.passed]
+    assert (warning.check_name, warning.severity) == ("movements_plausible", dg.AssetCheckSeverity.WARN)
+    assert warning.description == "reversed_once: 1"
 
 
 def test_a_run_that_the_schedule_asked_for_is_on_record_as_a_start_of_its_window(

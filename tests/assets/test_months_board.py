@@ -18,6 +18,7 @@ from assets.months_picture import months_picture
 from assets.pictures import SHOWN_IN_PLACE
 from resources import ClockResource, DatabaseResource
 from sensors import board_watch
+from tests.anomalous import won_twice
 from tests.books import FEBRUARY, JANUARY, add_payout, settle_and_close
 from tests.payable import pay_from
 from tests.rows import add_movement, add_organization
@@ -106,6 +107,15 @@ def test_a_materialization_tells_of_every_month_in_a_table(
         {"month": "2026-01", "EUR": "8,800.00", "JPY": "4,400", "organizations": "2"},
     ]
     assert metadata["closed months"].value == metadata["open months"].value == 1
+
+
+def test_movements_that_look_wrong_are_told_of(engine: Engine, url: URL, instance: dg.DagsterInstance) -> None:
+    won_twice(engine, add_organization(engine), at="2026-01-10T10:00")
+    settle_and_close(engine, JANUARY)
+    watch(url, instance)
+    assert shown(instance)[0].metadata["anomalies"].value == (
+        "**1 movement to look at**: `ticketflow anomalies list` says what is wrong."
+    )
 
 
 def test_the_table_tells_how_many_payouts_are_where(engine: Engine, url: URL, instance: dg.DagsterInstance) -> None:

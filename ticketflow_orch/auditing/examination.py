@@ -34,8 +34,14 @@ class Verdict:
 
     @property
     def is_broken(self) -> bool:
-        """Whether the invariant does not hold, as far as anybody can say."""
-        return self.no_answer is not None or (self.invariant.scope != Scope.LISTED and self.count > 0)
+        """Whether the invariant does not hold, as far as anybody can say; what only warns is not broken."""
+        judged = self.invariant.scope != Scope.LISTED and not self.invariant.warns
+        return self.no_answer is not None or (judged and self.count > 0)
+
+    @property
+    def warns(self) -> bool:
+        """Whether there is something that a person should look at, and that stops nothing."""
+        return self.invariant.warns and self.count > 0
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, text
 
+from ticketflow_orch import clock
 from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
@@ -32,12 +33,14 @@ class Asked:
     """What the invariants are asked about: all months unless one is named, everybody unless `members` says whom.
 
     `first_month`: the first that is settled. `kept`: for how long the retention keeps records of what is over.
+    `now`: the business time; None: the database's clock.
     """
 
     first_month: Month
     kept: timedelta
     month: Month | None = None
     members: Members = EVERYBODY
+    now: datetime | None = None
 
     @classmethod
     def configured(cls, settings: Settings, month: Month | None = None) -> Asked:
@@ -46,6 +49,7 @@ class Asked:
             first_month=Month.parse(settings.first_month),
             kept=max(settings.records_kept, settings.runs_kept),
             month=month,
+            now=clock.now(settings.fixed_clock),
         )
 
     def narrowed_to(self, members: Members) -> Asked:
@@ -72,6 +76,7 @@ class Invariant:
     """`holds`: what must hold, in a sentence; `fix`: what to do where it does not.
 
     `question` yields what it finds, month by month where the scope says so; only findings with a count are breaches.
+    `warns`: what breaks it may be as life is; a person is to look at it, and nothing waits for that.
     """
 
     name: str
@@ -79,6 +84,7 @@ class Invariant:
     fix: str
     scope: Scope
     question: Question
+    warns: bool = False
 
 
 def findings(connection: Connection, bad: str, parameters: Mapping[str, Any]) -> Iterator[Finding]:

@@ -7,13 +7,15 @@ from collections.abc import Callable, Iterator
 from sqlalchemy import Connection
 
 from ticketflow_orch import audit
-from ticketflow_orch.audit import Finding, Members
+from ticketflow_orch.anomalies import Why, read_anomalies
+from ticketflow_orch.audit import EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.auditing import currencies, effects, ledger, payouts
 from ticketflow_orch.auditing.model import Asked, Invariant, Question, Scope, sentences
 from ticketflow_orch.books import audit as books
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import audit as paying
 
+_LOOK = "Ask the application's people, void what is wrong; `ticketflow anomalies accept MOVEMENT` closes what is right."
 _BY_HAND = "Find out who wrote past the code; what was issued stays, so correct it by movements about the same month."
 
 
@@ -56,6 +58,17 @@ def _order(connection: Connection, _: Asked) -> Iterator[Finding]:
 
 def _guards(connection: Connection, _: Asked) -> Iterator[Finding]:
     return sentences(audit.missing_guards(connection))
+
+
+def _no_anomaly(why: Why) -> Question:
+    def question(connection: Connection, asked: Asked) -> Iterator[Finding]:
+        found = read_anomalies(connection, asked.now, whys=[why], members=asked.members, limit=EXAMPLES)
+        if found.count:
+            yield Finding(
+                None, found.count, tuple(Breach(one.organization, one.currency, one.what) for one in found.listed)
+            )
+
+    return question
 
 
 INVARIANTS = (
@@ -243,6 +256,38 @@ INVARIANTS = (
         "`ticketflow claims list --stale`, then `ticketflow claims release JOB KEY`; look why the sensor is off.",
         Scope.DATABASE,
         effects.inconsistent_claims,
+    ),
+    Invariant(
+        "reversed_once",
+        "Of no movement more came back than it took: by refunds, chargebacks, their reversals and voids together.",
+        _LOOK,
+        Scope.DATABASE,
+        _no_anomaly(Why.BEYOND),
+        warns=True,
+    ),
+    Invariant(
+        "captured_once",
+        "No reservation has two captures of which anything is left.",
+        _LOOK,
+        Scope.DATABASE,
+        _no_anomaly(Why.TWICE),
+        warns=True,
+    ),
+    Invariant(
+        "reversed_afterwards",
+        "No refund, chargeback or reversal of one is dated before what it reverses.",
+        _LOOK,
+        Scope.DATABASE,
+        _no_anomaly(Why.EARLIER),
+        warns=True,
+    ),
+    Invariant(
+        "dated_by_now",
+        "No movement is dated later than now.",
+        "Void it and enter it again with the instant at which it happened.",
+        Scope.DATABASE,
+        _no_anomaly(Why.LATER),
+        warns=True,
     ),
     Invariant(
         "payables_unpaid",

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch import audit as settlement_audit
 from ticketflow_orch import outbox
+from ticketflow_orch.anomalies import search as search_anomalies
 from ticketflow_orch.books import audit
 from ticketflow_orch.books.balances import BalanceWriter
 from ticketflow_orch.books.periods import (
@@ -92,8 +93,9 @@ def close_month(
     What came since the month was settled is settled first, also where a run that began to do so was killed. Then the
     month's ledger is frozen, then it is judged as it will stay, then balances are written in chunks, a transaction
     each, and when none is missing the month is closed. A run that was killed in between leaves a month that is being
-    closed, and the next run goes on. `now` is the business time (aware); `closed_by` and `run_id` are recorded beside
-    the role that the database knows. `engine` must allow three connections.
+    closed, and the next run goes on. What looks wrong among its movements is noted in the end. `now` is the business
+    time (aware); `closed_by` and `run_id` are recorded beside the role that the database knows. `engine` must allow
+    three connections.
 
     Raises:
         InputError: the month may not be closed: it is not settled, or not the next in turn, or the ledger or the
@@ -122,6 +124,7 @@ def close_month(
             take_back(engine, month)
             raise InputError(unfit)
         rows_new = _write_balances(engine, month, Closer(closed_by, run_id), options)
+    search_anomalies(engine)
     with engine.connect() as connection:
         return _closed_books(
             connection,

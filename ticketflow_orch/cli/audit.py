@@ -21,7 +21,7 @@ def audit(
 ) -> None:
     """Recompute every month, closed ones included, and judge all that must hold. Reads one snapshot, changes nothing.
 
-    What is broken is shown with its first rows and how to fix it. Exit code 1 when anything is.
+    What is broken is shown with its first rows and how to fix it. Exit code 1 when anything is; warnings leave it 0.
     """
     from ticketflow_orch.auditing import INVARIANTS, Asked, examine, organization_members, snapshot
     from ticketflow_orch.cli.session import database
@@ -41,7 +41,11 @@ def audit(
     for verdict in verdicts:
         _print(verdict)
     broken = sum(verdict.is_broken for verdict in verdicts)
-    typer.echo(f"{broken} of {len(verdicts)} are broken." if broken else "All is as it should be.")
+    warnings = sum(verdict.warns for verdict in verdicts)
+    if broken:
+        typer.echo(f"{broken} of {len(verdicts)} are broken.")
+    else:
+        typer.echo(f"Nothing is broken; {warnings} to look at." if warnings else "All is as it should be.")
     raise typer.Exit(1 if broken else 0)
 
 
@@ -51,7 +55,8 @@ def _print(verdict: Verdict) -> None:
         typer.echo(f"OK      {invariant.name}")
         return
     found = "no answer" if verdict.no_answer else f"{verdict.count:,}"
-    typer.echo(f"{'BROKEN' if verdict.is_broken else 'listed'}  {invariant.name}: {found}")
+    label = "BROKEN" if verdict.is_broken else "WARNING" if verdict.warns else "listed"
+    typer.echo(f"{label:<8}{invariant.name}: {found}")
     typer.echo(f"        {invariant.holds}")
     lines = list(islice(_lines(verdict), _SHOWN))
     for line in lines:

@@ -42,6 +42,9 @@ def show(explanation: Explanation) -> None:
         out.print(explanation.not_paid_here)
     if explanation.parked:
         out.print(f"parked: {explanation.parked}", style="red", markup=False)
+    for one in explanation.anomalies:
+        accepted = f"; accepted by {one.accepted_by}" if one.accepted_by else ""
+        out.print(f"looks wrong: {one.currency} {one.what}{accepted}", style="yellow", markup=False)
     for title, table in (
         ("Lines by rate", _lines(explanation)),
         ("Movements", _movements(explanation)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.account import account
+from ticketflow_orch.counts import counted
 
 if TYPE_CHECKING:
     from ticketflow_orch.parking import Parking
@@ -22,7 +23,8 @@ def park(
 ) -> None:
     """Park an organization: from the first month that is not closed it gets no balance and no payout.
 
-    It is settled all the same. Without an organization: list who is parked by hand.
+    What is requested and not sent yet is held. It is settled all the same. Without an organization: list who is parked
+    by hand.
     """
     from ticketflow_orch import parking
     from ticketflow_orch.cli.session import database
@@ -36,18 +38,31 @@ def park(
             return
         parked = parking.park(engine, organization, reason, by or account(), Month.parse(settings().first_month))
     typer.echo(f"{parked.external_ref} is parked from {parked.month} on: {parked.reason}.")
+    if parked.held:
+        typer.echo(
+            f"{counted(parked.held, 'payout')} held; `ticketflow unpark {parked.external_ref}` sends "
+            f"{'it' if parked.held == 1 else 'them'}."
+        )
+    for reference in parked.on_their_way:
+        typer.echo(f"Not held, because it was sent or is being sent: payout {reference}; ask the provider to stop it.")
 
 
 def unpark(
     organization: Annotated[str, typer.Argument(help="The organization's external reference.")], by: By = None
 ) -> None:
-    """End a parking by hand; the next month that is closed balances all that was posted meanwhile."""
-    from ticketflow_orch import parking
+    """End a parking by hand; the next month that is closed balances all that was posted meanwhile.
+
+    The payouts that only the parking held are sent.
+    """
+    from ticketflow_orch import clock, parking
     from ticketflow_orch.cli.session import database
+    from ticketflow_orch.settings import settings
 
     with database("unpark") as engine:
-        parked = parking.unpark(engine, organization, by or account())
+        parked = parking.unpark(engine, organization, by or account(), clock.now(settings().fixed_clock))
     typer.echo(f"{parked.external_ref} is not parked any more; it was since {parked.since:%Y-%m-%d}: {parked.reason}.")
+    if parked.released:
+        typer.echo(f"{counted(parked.released, 'payout')} let go.")
 
 
 def _list(parkings: tuple[Parking, ...]) -> None:

@@ -198,14 +198,25 @@ def hold(reference: Reference, reason: Reason) -> None:
 
 
 @app.command("release")
-def release(reference: AnyReference = None, month: MonthOption = None, currency: CurrencyOption = None) -> None:
-    """Send what is held: one payout, or what was held for review of a month, or of a month in one currency."""
+def release(
+    reference: AnyReference = None,
+    *,
+    month: MonthOption = None,
+    currency: CurrencyOption = None,
+    anomalies: Annotated[
+        bool, typer.Option("--anomalies", help="With --month: what is held for anomalies too; all were looked at.")
+    ] = False,
+) -> None:
+    """Send what is held: one payout, or what was held for review of a month, or of a month in one currency.
+
+    The anomalies that it was held for are accepted with it.
+    """
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.payouts import decisions
 
     selection = _selection(reference, month, currency)
     with database("payouts") as engine:
-        released = decisions.release(engine, selection, account())
+        released = decisions.release(engine, selection, account(), anomalies=anomalies)
         with engine.connect() as connection:
             kept = decisions.held(connection, selection)
     typer.echo(f"{released:,} released." + (f" {decisions.STILL_HELD.format(kept)}" if kept else ""))

@@ -12,13 +12,16 @@ from uuid import UUID
 from sqlalchemy import Connection, Engine, Row, text
 
 from ticketflow_orch import clock
+from ticketflow_orch.anomalies import OPEN, by_the_end_of
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.references import tell_shared
-from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, mark_paid
+from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, NOBODY_IS_PARKED_MEANWHILE, PARKED, mark_paid
 
-STILL_HELD = "Still held by somebody, or with a parked organization: {:,}; release each by its reference."
+STILL_HELD = (
+    "Still held by somebody, or with a parked organization, or for anomalies: {:,}; release each by its reference."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +75,33 @@ def hold(connection: Connection, reference: str, reason: str, by: str) -> None:
     _move(connection, found, "HELD", by, reason=reason)
 
 
-def release(engine: Engine, selection: Selection, by: str, chunk_size: int = 5000) -> int:
+def release(
+    engine: Engine,
+    selection: Selection,
+    by: str,
+    chunk_size: int = 5000,
+    *,
+    anomalies: bool = False,
+) -> int:
     """Send the held payouts that `selection` names; returns how many.
 
     Of a month only those that nobody but the review holds: what a person holds, or an organization that is parked, is
-    released by its reference.
+    released by its reference; what is held for anomalies too, unless `anomalies` says that all of them were looked at.
+    The anomalies that a payout was held for are accepted with it.
 
     Raises:
         InputError: it names none that is held, or none but such.
     """
     released = 0
     months: set[Month] = set()
-    parameters = _selected(selection) | {"by": by, "size": chunk_size}
+    parameters = _selected(selection) | {"by": by, "size": chunk_size, "anomalies": anomalies}
     while True:
         with transaction(engine) as connection:
+            connection.execute(NOBODY_IS_PARKED_MEANWHILE)
             chunk = connection.execute(_RELEASE, parameters).all()
-            connection.execute(_WAKE_EVENTS, {"references": [row.public_id for row in chunk]})
+            references = [row.public_id for row in chunk]
+            connection.execute(_WAKE_EVENTS, {"references": references})
+            connection.execute(_ACCEPT, {"references": references, "by": by})
         released += len(chunk)
         months |= {Month.of_day(row.month) for row in chunk}
         if not chunk:
@@ -101,6 +115,30 @@ def release(engine: Engine, selection: Selection, by: str, chunk_size: int = 500
     for month in sorted(months):
         with transaction(engine) as connection:
             mark_paid(connection, month)
+    return released
+
+
+def hold_parked(connection: Connection, organization: int) -> tuple[int, tuple[str, ...]]:
+    """Hold what is requested for the organization with this id, which is parked in this transaction.
+
+    Returns how many payouts are held now, and the references of those that were sent, or may have been, and have no
+    answer: nothing takes them back.
+    """
+    values = {"organization_id": organization}
+    connection.execute(_LOCK_EVENTS_OF_PARKED, values)
+    # With fresh eyes: what became of an event while its lock was waited for is seen.
+    count = connection.execute(_HOLD_PARKED, values).scalar_one()
+    return int(count), tuple(connection.execute(_ON_THEIR_WAY, values).scalars())
+
+
+def release_parked(connection: Connection, organization: int) -> dict[str, Month]:
+    """Send what only the parking of the organization held, under its own events; what else holds it goes on.
+
+    Returns the references of what is sent, with their months, which `mark_paid` is for when this is committed.
+    """
+    rows = connection.execute(_RELEASE_PARKED, {"organization_id": organization}).all()
+    released = {str(row.public_id): Month.of_day(row.month) for row in rows if row.state == "REQUESTED"}
+    connection.execute(_WAKE_EVENTS, {"references": list(released)})
     return released
 
 
@@ -327,7 +365,7 @@ _RELEASE = text(f"""
         SELECT id FROM payout
         WHERE state = 'HELD' AND {_CHOSEN} AND (
             CAST(:reference AS uuid) IS NOT NULL
-            OR (decided_by IS NULL AND NOT EXISTS (
+            OR (decided_by IS NULL AND (anomalies_to IS NULL OR CAST(:anomalies AS boolean)) AND NOT EXISTS (
                 SELECT FROM parked_organization AS parked
                 WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)))
         ORDER BY id LIMIT CAST(:size AS bigint) FOR UPDATE
@@ -345,4 +383,59 @@ _WAKE_EVENTS = text(f"""
         FROM asked WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
     )
     {EVENTS}
+""")
+
+# Those that held the payout; what came since, or is about a later month, holds another.
+_ACCEPT = text(f"""
+    UPDATE movement_anomaly AS anomaly
+    SET accepted_to = anomalies_to, accepted_at = clock_timestamp(), accepted_by = CAST(:by AS text)
+    FROM payout
+    WHERE public_id = ANY (CAST(:references AS uuid[])) AND anomaly.organization_id = payout.organization_id
+        AND anomaly.currency = payout.currency AND latest_id < anomalies_to AND {OPEN}
+        AND {by_the_end_of("payout.month")}
+""")
+
+_EVENT_OF_PAYOUT = f"dedupe_key = '{EVENT_TYPE}:' || public_id"
+
+_LOCK_EVENTS_OF_PARKED = text(f"""
+    SELECT event.id FROM payout JOIN outbox_event AS event ON {_EVENT_OF_PAYOUT}
+    WHERE organization_id = CAST(:organization_id AS bigint) AND payout.state = 'REQUESTED'
+    ORDER BY event.id FOR UPDATE OF event
+""")
+
+_HOLD_PARKED = text(f"""
+    WITH waiting AS MATERIALIZED (
+        SELECT payout.id, event.id AS outbox_id FROM payout JOIN outbox_event AS event ON {_EVENT_OF_PAYOUT}
+        WHERE organization_id = CAST(:organization_id AS bigint) AND payout.state = 'REQUESTED'
+            AND event.state = 'PENDING' AND event.first_attempt_at IS NULL
+        ORDER BY payout.id FOR UPDATE OF payout
+    ), held AS (
+        UPDATE payout SET state = 'HELD', reason = concat_ws('; ', reason, '{PARKED}')
+        FROM waiting WHERE payout.id = waiting.id RETURNING payout.id
+    ), stopped AS (
+        UPDATE outbox_event SET state = 'HELD', available_at = NULL FROM waiting WHERE outbox_event.id = outbox_id
+    )
+    SELECT count(*) FROM held
+""")
+
+_ON_THEIR_WAY = text("""
+    SELECT CAST(public_id AS text) FROM payout
+    WHERE organization_id = CAST(:organization_id AS bigint) AND state IN ('REQUESTED', 'IN_DOUBT')
+    ORDER BY id
+""")
+
+# What a person had released before the parking goes on; what waited for a person when it began waits still.
+_RELEASE_PARKED = text(f"""
+    WITH chosen AS MATERIALIZED (
+        SELECT id, CASE WHEN reason <> '{PARKED}' THEN left(reason, -length('; {PARKED}')) END AS rest FROM payout
+        WHERE organization_id = CAST(:organization_id AS bigint) AND state = 'HELD'
+            AND (reason = '{PARKED}' OR reason LIKE '%; {PARKED}') AND NOT EXISTS (
+                SELECT FROM parked_organization AS parked
+                WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)
+        ORDER BY id FOR UPDATE
+    )
+    UPDATE payout SET reason = rest,
+        state = CASE WHEN rest IS NULL OR decided_by IS NOT NULL THEN 'REQUESTED' ELSE 'HELD' END
+    FROM chosen WHERE payout.id = chosen.id
+    RETURNING public_id, month, state
 """)

@@ -10,7 +10,8 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.alerts import alert_once
+from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.anomalies import OPEN, by_the_end_of, search, standing
 from ticketflow_orch.books.history import pays_from_of
 from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
@@ -18,12 +19,14 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
-from ticketflow_orch.payouts.review import CurrencyReview, review
+from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"
 AGGREGATE = "payout"
+# Why a payout is held whose organization is parked; after other reasons, if there are any.
+PARKED = "its organization is parked"
 
 # Organization and currency.
 _Key = tuple[int, str]
@@ -37,18 +40,21 @@ class PayoutsLeftOutError(RuntimeError):
 class PayoutRules:
     """How payouts are requested, at `now` by the business clock (aware).
 
-    `review_factor`, `review_first`: which payouts wait for a person, see `review`. `chunk_size`: payouts a transaction.
+    `review_factor`, `review_first`: which payouts wait for a person, see `review`. `review_anomalies`: so does one with
+    more anomalies of its organization, in its currency and up to its month, than this share of it. `chunk_size`:
+    payouts a transaction.
     """
 
     now: datetime
     review_factor: Decimal = Decimal(3)
     review_first: bool = False
+    review_anomalies: Decimal = Decimal("0.1")
     chunk_size: int = 5000
 
     @classmethod
     def configured(cls, settings: Settings, now: datetime) -> PayoutRules:
         """The rules that `settings` make, at the instant `now`."""
-        return cls(now, settings.payout_review_factor, settings.payout_review_first)
+        return cls(now, settings.payout_review_factor, settings.payout_review_first, settings.payout_review_anomalies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,7 @@ class CurrencyRequested:
 class PayoutsRequested:
     """What became of a month's payouts: `requested` and `held` were written now, `existing` before.
 
+    `anomalous`: how many are held, since whenever, because movements of their organizations cannot all be right.
     `why_nobody`: why the month pays nobody, if so. `paid_at`: when the last of them had been requested, if all have.
     """
 
@@ -76,16 +83,17 @@ class PayoutsRequested:
     held: int
     existing: int
     paid_at: datetime | None
+    anomalous: int = 0
 
 
 def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: str | None = None) -> PayoutsRequested:
     """Write a payout, and the event that asks for it, for every balance of `month` with something to pay.
 
     Harmless to repeat, to run twice at once and to be killed: a payout's key is (organization, currency, month), its
-    event is written by the same statement, and both are there or neither. What is owed to an organization that is
-    parked by then is held; an organization is paid nothing for a month before the first that is paid. A payout that
-    cannot be written stops only itself: it is told once and tried again by the next run, and until then the month is
-    not paid.
+    event is written by the same statement, and both are there or neither. Anomalies are searched for first; a payout
+    with too many of them is held, and so is one to an organization that is parked by then. An organization is paid
+    nothing for a month before the first that is paid. A payout that cannot be written stops only itself: it is told
+    once and tried again by the next run, and until then the month is not paid.
 
     Raises:
         InputError: the month is not CLOSED.
@@ -93,13 +101,16 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     """
     with transaction(engine) as connection:
         why_nobody = _why_nobody(month, require_closed(connection, month))
-        if why_nobody is not None:
-            return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
+    search(engine)
+    if why_nobody is not None:
+        return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
+    with transaction(engine) as connection:
         reviews, held = review(connection, month, rules.review_factor, rules.now, hold_first=rules.review_first)
     work = _Writing(engine, month, held, rules, run_id)
     counts = sum(work.chunks(), Counter[str]())
     with transaction(engine) as connection:
         paid_at = mark_paid(connection, month)
+        anomalous = _tell_of_anomalies(connection, month, rules.now)
         for row in work.bad[:NAMED]:
             alert_once(connection, row.alert("payouts"), rules.now)
     if work.bad:
@@ -112,7 +123,19 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
         CurrencyRequested(one.currency, one.exponent, one.payouts, one.total, reasons.get(one.currency))
         for one in reviews
     )
-    return PayoutsRequested(month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at)
+    return PayoutsRequested(
+        month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at, anomalous
+    )
+
+
+def _tell_of_anomalies(connection: Connection, month: Month, now: datetime) -> int:
+    """How many payouts of the month are held for anomalies; that there are any is told once."""
+    anomalous = int(connection.execute(_ANOMALOUS, {"month": month.first_day}).scalar_one())
+    if anomalous:
+        reason = "anomalies: `ticketflow anomalies list` shows them"
+        payload = {"month": str(month), "payouts": anomalous, "reason": reason}
+        alert_once(connection, Alert(HELD_FOR_REVIEW, f"{month} anomalies", payload), now)
+    return anomalous
 
 
 def _why_nobody(month: Month, first: Month | None) -> str | None:
@@ -176,9 +199,11 @@ class _Writing:
             "key": str(self.month),
             "held_currencies": [one.currency for one in self.held],
             "held_reasons": [one.reason for one in self.held],
+            "share": self.rules.review_anomalies,
             "run_id": self.run_id,
             "size": size,
         }
+        connection.execute(NOBODY_IS_PARKED_MEANWHILE)
         chunk = connection.execute(_WRITE, values).one()
         counts = Counter(requested=chunk.requested, held=chunk.held, existing=chunk.due - chunk.requested - chunk.held)
         return (chunk.last_organization, chunk.last_currency) if chunk.due == size else None, counts
@@ -230,21 +255,35 @@ _WRITE = text(f"""
             CASE WHEN EXISTS (
                 SELECT FROM parked_organization AS parked
                 WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
-            ) THEN 'its organization is parked' END AS parked
+            ) THEN '{PARKED}' END AS parked
         {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
+    ), candidate AS MATERIALIZED (
+        SELECT movement_id, why, latest_id FROM due JOIN movement_anomaly USING (organization_id, currency)
+        WHERE {OPEN} AND {by_the_end_of("CAST(:month AS date)")}
+    ), questionable AS MATERIALIZED (
+        SELECT organization_id, currency, sum(questionable) AS amount FROM ({standing("candidate")}) AS standing
+        GROUP BY organization_id, currency
+    ), judged AS (
+        SELECT due.*, review, CASE WHEN amount > CAST(:share AS numeric) * payable THEN 'anomalies: ' || round(
+                amount * power(CAST(10 AS numeric), CAST(-exponent AS numeric)), exponent) || ' ' || due.currency
+            END AS anomalies
+        FROM due
+        JOIN currency ON code = due.currency
+        LEFT JOIN questionable ON questionable.organization_id = due.organization_id
+            AND questionable.currency = due.currency
+        LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[])) AS held (code_held, review)
+            ON code_held = due.currency
     ), written AS (
-        INSERT INTO payout (public_id, organization_id, currency, month, amount, state, reason, run_id)
+        INSERT INTO payout (public_id, organization_id, currency, month, amount, state, reason, run_id, anomalies_to)
         SELECT derived_id((SELECT id FROM installation), 'payout',
-                external_ref || ':' || due.currency || ':' || to_char(CAST(:month AS date), 'YYYY-MM')),
-            organization_id, due.currency, CAST(:month AS date), payable,
-            CASE WHEN why IS NULL AND parked IS NULL THEN 'REQUESTED' ELSE 'HELD' END,
-            nullif(concat_ws('; ', why, parked), ''),
-            CAST(:run_id AS text)
-        FROM due JOIN organization ON organization.id = organization_id
-        LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[]))
-            AS held (currency, why) ON held.currency = due.currency
-        ORDER BY organization_id, due.currency
+                external_ref || ':' || judged.currency || ':' || to_char(CAST(:month AS date), 'YYYY-MM')),
+            organization_id, judged.currency, CAST(:month AS date), payable,
+            CASE WHEN num_nonnulls(review, anomalies, parked) = 0 THEN 'REQUESTED' ELSE 'HELD' END,
+            nullif(concat_ws('; ', review, anomalies, parked), ''), CAST(:run_id AS text),
+            CASE WHEN anomalies IS NOT NULL THEN (SELECT searched_to FROM anomaly_search) END
+        FROM judged JOIN organization ON organization.id = organization_id
+        ORDER BY organization_id, judged.currency
         ON CONFLICT DO NOTHING
         RETURNING public_id, organization_id, currency, month, amount, state
     ), asked AS (
@@ -259,6 +298,13 @@ _WRITE = text(f"""
         last.organization_id AS last_organization, last.currency AS last_currency
     FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
         SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true
+""")
+
+# A chunk sees who is parked, or the parking sees the chunk: whoever parks waits for it, and it for them.
+NOBODY_IS_PARKED_MEANWHILE = text("LOCK TABLE parked_organization IN SHARE MODE")
+
+_ANOMALOUS = text("""
+    SELECT count(*) FROM payout WHERE month = CAST(:month AS date) AND state = 'HELD' AND anomalies_to IS NOT NULL
 """)
 
 _HELD = "EXISTS (SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')"

@@ -6,6 +6,7 @@ an instant is an aware UTC datetime, a month is the date of its first day.
 
 from __future__ import annotations
 
+from ticketflow_orch.schema.anomalies import anomaly_search, movement_anomaly
 from ticketflow_orch.schema.application import (
     currency,
     data_import,
@@ -40,6 +41,7 @@ from ticketflow_orch.schema.settlement import (
 
 __all__ = [
     "alert",
+    "anomaly_search",
     "currency",
     "data_import",
     "delivery_stop",
@@ -52,6 +54,7 @@ __all__ = [
     "ledger_entry",
     "metadata",
     "money_movement",
+    "movement_anomaly",
     "opening_balance",
     "organization",
     "organization_balance",

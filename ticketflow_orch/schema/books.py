@@ -74,6 +74,7 @@ payout = table(
     *(instant(name, nullable=True) for name in ("first_attempt_at", "answered_at")),
     month("returned_month", nullable=True),
     *(text_column(name, nullable=True) for name in ("decided_by", "run_id")),
+    column("anomalies_to", sa.BigInteger, nullable=True),
     one_of("state", "HELD", "REQUESTED", "CONFIRMED", "REJECTED", "RETURNED", "IN_DOUBT"),
     CheckConstraint("answered_at IS NOT NULL OR state NOT IN ('CONFIRMED', 'REJECTED', 'RETURNED')"),
     CheckConstraint("returned_month IS NULL OR state IN ('REJECTED', 'RETURNED')"),
