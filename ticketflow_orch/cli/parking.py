@@ -54,12 +54,11 @@ def unpark(
 
     The payouts that only the parking held are sent.
     """
-    from ticketflow_orch import clock, parking
+    from ticketflow_orch import parking
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.settings import settings
 
     with database("unpark") as engine:
-        parked = parking.unpark(engine, organization, by or account(), clock.now(settings().fixed_clock))
+        parked = parking.unpark(engine, organization, by or account())
     typer.echo(f"{parked.external_ref} is not parked any more; it was since {parked.since:%Y-%m-%d}: {parked.reason}.")
     if parked.released:
         typer.echo(f"{counted(parked.released, 'payout')} let go.")
