@@ -16,6 +16,7 @@ from ticketflow_orch.schema.effects import (
     job_firing,
     late_capture,
     outbox_event,
+    outbox_event_type,
     reminder,
     reminder_kind,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "organization",
     "organization_balance",
     "outbox_event",
+    "outbox_event_type",
     "parked_organization",
     "payout",
     "reminder",
