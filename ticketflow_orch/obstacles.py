@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.counts import counted
 from ticketflow_orch.months import Month, known_zones
+from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
 
 _DAY = timedelta(days=1)
 # What follows a settlement is due every day; a weekend may pass.
@@ -43,6 +44,7 @@ def read_obstacles(connection: Connection, first_month: Month, payouts_from: Mon
         *_parked(connection),
         *_parked_by_hand(connection),
         *_held(connection),
+        *_unbacked(connection),
         *_standing_still(connection, payouts_from),
         *_before_first(connection, first_month),
     )
@@ -108,6 +110,15 @@ def _held(connection: Connection) -> Iterator[Obstacle]:
             f"payouts: {row.payouts:,} of {month} held", row.since,
             f"`ticketflow payouts list --month {month} --state held` says why; `ticketflow payouts release --month "
             f"{month}` sends what is held for review, `ticketflow payouts release REF` any other", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _unbacked(connection: Connection) -> Iterator[Obstacle]:
+    """Events that ask for money that no payout owes so; the relay holds what it finds."""
+    for row in connection.execute(_UNBACKED, {"most": _NAMED}):
+        yield Obstacle(
+            f"payouts: event {row.event_id} is {row.state} and asks for {row.asked}: {row.objection}", row.occurred_at,
+            f"find out who wrote it (`ticketflow outbox show {row.event_id}`), then `{row.out}`",
         )  # fmt: skip
 
 
@@ -177,6 +188,20 @@ _BY_HAND = text("""
 _HELD = text("""
     SELECT month, count(*) AS payouts, min(created_at) AS since FROM payout WHERE state = 'HELD'
     GROUP BY month ORDER BY month
+""")
+
+# Only of those that the relay has put aside, which are few.
+_UNBACKED = text(f"""
+    SELECT * FROM (
+        SELECT event_id, event.state, occurred_at, event.id, {OBJECTION} AS objection,
+            concat_ws(' ', payload ->> 'amount', payload ->> 'currency') AS asked,
+            CASE WHEN dedupe_key = 'PayoutRequested:' || public_id THEN 'ticketflow payouts reject ' || public_id
+                ELSE 'ticketflow outbox resolve ' || event_id || ' --as dropped' END AS out
+        FROM {PAYOUT_OF_EVENT}
+        WHERE event_type = 'PayoutRequested' AND event.ended_at IS NULL AND event.available_at IS NULL
+    ) AS aside
+    WHERE objection IS NOT NULL
+    ORDER BY id LIMIT CAST(:most AS bigint)
 """)
 
 _NOT_CLOSED = text("""
