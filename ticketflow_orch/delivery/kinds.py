@@ -29,7 +29,7 @@ def _statements(connection: Connection, messages: Sequence[Message]) -> Mapping[
 
 
 KINDS: Mapping[str, EventKind] = {
-    "PayoutRequested": EventKind(guard=unbacked, recorder=record_payouts),
+    "PayoutRequested": EventKind(recorder=record_payouts, guard=unbacked),
     "ReminderDue": EventKind(preparer=_reminders),
     "StatementReady": EventKind(preparer=_statements),
 }

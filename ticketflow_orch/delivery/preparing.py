@@ -70,6 +70,6 @@ class EventKind:
     Without a preparer its body is the JSON object of its type, timestamp and data, as Standard Webhooks has it.
     """
 
-    guard: Guard | None = None
     preparer: Preparer | None = None
     recorder: Recorder | None = None
+    guard: Guard | None = None

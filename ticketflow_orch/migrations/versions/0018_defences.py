@@ -135,9 +135,9 @@ TRIGGERS = {
     """,
     "settlement_period": """
         CREATE OR REPLACE TRIGGER settlement_period_closed_for_good BEFORE UPDATE ON settlement_period FOR EACH ROW
-            WHEN (OLD.state = 'CLOSED' AND (OLD.month, OLD.settled_at, OLD.settled_by, OLD.closed_at, OLD.closed_by,
-                OLD.closed_role, OLD.closed_run_id) IS DISTINCT FROM (NEW.month, NEW.settled_at, NEW.settled_by,
-                NEW.closed_at, NEW.closed_by, NEW.closed_role, NEW.closed_run_id))
+            WHEN (OLD.state = 'CLOSED' AND NEW.state = 'CLOSED' AND (OLD.month, OLD.settled_at, OLD.settled_by,
+                OLD.closed_at, OLD.closed_by, OLD.closed_role, OLD.closed_run_id) IS DISTINCT FROM (NEW.month,
+                NEW.settled_at, NEW.settled_by, NEW.closed_at, NEW.closed_by, NEW.closed_role, NEW.closed_run_id))
             EXECUTE FUNCTION refuse('who settled and closed a month, and when, stays as it was written');
         CREATE OR REPLACE TRIGGER settlement_period_balanced_seen BEFORE UPDATE OF state ON settlement_period
             FOR EACH ROW WHEN (OLD.state = 'CLOSING' AND NEW.state = 'SETTLED')
