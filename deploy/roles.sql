@@ -2,21 +2,30 @@
 -- after `ticketflow migrate`, and again after each migration:
 --   psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/roles.sql
 -- Then: GRANT ticketflow_run TO a login role, and name that one in TICKETFLOW_DATABASE_URL. Migrations and imports are
--- for the owner.
+-- for the owner. `ticketflow doctor` and `ticketflow audit` name what the role lacks, or may do beyond this.
 
 DO $$ BEGIN
     CREATE ROLE ticketflow_run NOLOGIN;
 EXCEPTION WHEN duplicate_object THEN NULL;
 END $$;
 
+-- A temporary table hides one of the same name from statements that do not say whose they mean; an import, which the
+-- owner runs, needs them. Only the database's owner can take this from everybody.
+DO $$ BEGIN
+    EXECUTE 'REVOKE TEMPORARY ON DATABASE ' || quote_ident(current_database()) || ' FROM PUBLIC, ticketflow_run';
+    EXECUTE 'GRANT TEMPORARY ON DATABASE ' || quote_ident(current_database()) || ' TO ' || quote_ident(current_user);
+END $$;
+REVOKE CREATE ON SCHEMA public FROM PUBLIC, ticketflow_run;
+
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM ticketflow_run;
 GRANT USAGE ON SCHEMA public TO ticketflow_run;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO ticketflow_run;
 
 -- Money is only ever added to the ledger; the triggers refuse the rest to everybody, the grants to this role.
-GRANT INSERT ON ledger_entry, settlement_window, outbox_event TO ticketflow_run;
-GRANT INSERT, UPDATE ON settlement_period, settlement_pass, settlement_chunk, settlement_total, parked_organization
-    TO ticketflow_run;
+GRANT INSERT ON ledger_entry, settlement_window TO ticketflow_run;
+GRANT INSERT, UPDATE ON settlement_pass, settlement_chunk, settlement_total, parked_organization TO ticketflow_run;
+-- A month begins OPEN.
+GRANT INSERT (month), UPDATE ON settlement_period TO ticketflow_run;
 -- A pass that is given up lets go of the chunks that nobody has worked on.
 GRANT DELETE ON settlement_chunk TO ticketflow_run;
 
@@ -32,7 +41,12 @@ GRANT INSERT ON reminder, alert TO ticketflow_run;
 GRANT INSERT, UPDATE ON reminder_kind TO ticketflow_run;
 GRANT INSERT, UPDATE, DELETE ON job_execution TO ticketflow_run;
 GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
-GRANT DELETE ON outbox_event TO ticketflow_run;
+
+-- An event begins PENDING and without bytes, is of a type that outbox_event_type names, and leaves the outbox by a
+-- function that knows what is over and done with.
+GRANT INSERT (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at) ON outbox_event
+    TO ticketflow_run;
+GRANT EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) TO ticketflow_run;
 
 -- Of an event in the outbox only what its delivery changes.
 GRANT UPDATE (state, available_at, attempts, attempts_forgiven, lease_until, owner, body, first_attempt_at,

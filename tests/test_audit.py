@@ -332,18 +332,6 @@ def test_no_month_is_closed_while_money_or_its_order_is_not_guarded(engine: Engi
         close(engine, MARCH)
 
 
-def test_the_guards_are_all_triggers_of_the_tables_that_hold_money(engine: Engine) -> None:
-    there = rows(
-        engine,
-        """
-        SELECT CAST(CAST(tgrelid AS regclass) AS text), CAST(tgname AS text) FROM pg_trigger
-        WHERE NOT tgisinternal AND CAST(CAST(tgrelid AS regclass) AS text) = ANY (:tables) ORDER BY 1, 2
-        """,
-        tables=list(questions.GUARDS),
-    )
-    assert there == sorted((table, name) for table, names in questions.GUARDS.items() for name in names)
-
-
 def test_a_sequence_that_nobody_may_look_at_is_judged_by_its_settings_alone(engine: Engine) -> None:
     execute(engine, "CREATE ROLE onlooker NOLOGIN")
     try:

@@ -110,5 +110,22 @@ def test_the_doctor_says_when_ids_are_not_the_order_of_recording() -> None:
         engine.dispose()
 
 
+@pytest.mark.usefixtures("closed")
+def test_the_doctor_names_what_no_longer_guards_money() -> None:
+    engine = connect_engine(databases.ensure_running(settings()).ticketflow, "pytest")
+    switch = "ALTER TABLE payout {} TRIGGER payout_frozen"
+    try:
+        assert "all that the migrations built is there and switched on" in " ".join(invoke("doctor").stdout.split())
+        with engine.begin() as connection:
+            connection.execute(text(switch.format("DISABLE")))
+        found = invoke("doctor")
+        assert found.exit_code == 1
+        assert "trigger payout_frozen is missing or switched off" in " ".join(found.stdout.split())
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text(switch.format("ENABLE")))
+        engine.dispose()
+
+
 def test_the_page_about_the_invariants_is_what_the_code_says() -> None:
     assert FILE.read_text("utf-8") == page(), "run `make inventory`"

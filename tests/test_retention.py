@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_organization, add_reservation
-from tests.statements import deliver, execute
+from tests.statements import deliver, execute, refusal
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.reminders import ReminderRules, send_reminders
 from ticketflow_orch.retention import RetentionRules, prune
@@ -129,3 +129,13 @@ def test_records_are_kept_for_longer_than_a_monthly_window(monkeypatch: pytest.M
         read_settings()
     monkeypatch.setenv("TICKETFLOW_RECORDS_KEPT", "P40D")
     assert read_settings().records_kept == timedelta(days=40)
+
+
+@pytest.mark.every_server
+def test_nothing_but_what_is_over_and_done_with_leaves_the_outbox(engine: Engine) -> None:
+    for state in ("PENDING", "INFLIGHT", "DEAD", "IN_DOUBT", "HELD", "DELIVERED"):
+        add_outbox_event(engine, state, state, OLD)
+    for recent in ("clock_timestamp()", "now() - interval '38 days'", "CAST('infinity' AS timestamptz)"):
+        assert "stays in the outbox" in refusal(engine, f"SELECT outbox_prune({recent}, 10)")
+    assert column(engine, "SELECT outbox_prune(NULL, 10)") == [0]
+    assert column(engine, "SELECT outbox_prune(now() - interval '40 days', 10)") == [1]

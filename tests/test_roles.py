@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from tests.anomalous import found, won_twice
 from tests.books import (
@@ -25,6 +25,7 @@ from tests.monthly_statements.books import close, state
 from tests.payable import NOW, owing, request, requested_payout
 from tests.relay.world import DELIVERED, GONE, REJECTED, Receiver, add, delivery, run, states
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.statements import LEDGER_ROW, begin_pass, execute, insertion, refusal
 from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
@@ -197,6 +198,11 @@ def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engin
         preview_replacement(restricted, Whose("theatre"), Terms.parse("2026-03", "EUR", "1.95583"))
 
 
+PERIOD = "settlement_period (month, state, settled_at, settled_by, closed_at, closed_by, closed_role)"
+EVENT = "outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at"
+
+
+@pytest.mark.every_server
 @pytest.mark.parametrize(
     "statement",
     [
@@ -204,8 +210,23 @@ def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engin
         "DELETE FROM ledger_entry",
         "TRUNCATE ledger_entry",
         "ALTER TABLE ledger_entry DISABLE TRIGGER ALL",
+        "ALTER TABLE ledger_entry ENABLE ROW LEVEL SECURITY",
+        "DROP TABLE ledger_entry",
+        "DROP TRIGGER ledger_entry_append_only ON ledger_entry",
+        "CREATE INDEX mine ON ledger_entry (net)",
+        "CREATE RULE mine AS ON INSERT TO ledger_entry DO INSTEAD NOTHING",
+        "CREATE TRIGGER mine BEFORE INSERT ON ledger_entry EXECUTE FUNCTION refuse('no')",
+        "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'",
+        "ALTER FUNCTION refuse() RESET search_path",
+        "DROP FUNCTION outbox_prune(timestamptz, bigint)",
         "INSERT INTO money_movement (amount) VALUES (1)",
+        "UPDATE money_movement SET amount = 1",
+        "DELETE FROM money_movement",
+        "SELECT setval('money_movement_id_seq', 1)",
         "UPDATE organization SET commission_rate_bps = 0",
+        "UPDATE organization SET timezone = 'UTC'",
+        "INSERT INTO organization (name) VALUES ('mine')",
+        "UPDATE currency SET payout_minimum = 0",
         "UPDATE reservation SET quantity = 1",
         "UPDATE event SET ends_at = ends_at",
         "DELETE FROM reminder",
@@ -215,6 +236,9 @@ def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engin
         "UPDATE payout SET anomalies_to = NULL",
         "DELETE FROM movement_anomaly",
         "DELETE FROM settlement_period",
+        f"INSERT INTO {PERIOD} VALUES ('2026-03-01', 'CLOSED', now(), 'me', now(), 'me', 'me')",
+        "TRUNCATE settlement_period CASCADE",
+        "DELETE FROM settlement_pass",
         "UPDATE organization_balance SET payable = 0",
         "DELETE FROM organization_balance",
         "UPDATE opening_balance SET amount = 1",
@@ -224,12 +248,150 @@ def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engin
         "UPDATE installation SET auto_close = true",
         "DELETE FROM installation",
         "DELETE FROM installation_change",
+        "UPDATE statement_mail SET outbox_event_id = gen_random_uuid()",
+        "DELETE FROM statement_mail",
+        "DELETE FROM late_capture",
+        "DELETE FROM outbox_event",
+        "UPDATE outbox_event SET payload = '{}'",
+        "UPDATE outbox_event SET dedupe_key = 'other'",
+        f"INSERT INTO {EVENT}, state) VALUES ('a', 'b', 'EventClosed', '{{}}', 'k', now(), 'HELD')",
+        f"INSERT INTO {EVENT}, body) VALUES ('a', 'b', 'EventClosed', '{{}}', 'k', now(), 'bytes')",
+        "INSERT INTO outbox_event_type VALUES ('Mine')",
+        "UPDATE installation SET payouts_from = '2020-01-01'",
+        "UPDATE alembic_version SET version_num = '0001'",
         "SET session_replication_role = replica",
+        "CREATE TABLE mine (id bigint)",
+        "CREATE SCHEMA mine",
+        "CREATE FUNCTION mine() RETURNS integer LANGUAGE sql RETURN 1",
+        "CREATE TEMPORARY TABLE settlement_period (month date)",
+        "CREATE TEMPORARY VIEW settlement_period AS SELECT CAST('2026-03-01' AS date) AS month, 'OPEN' AS state",
+        "SELECT 1 AS id INTO TEMPORARY outbox_event",
+        "CREATE TABLE pg_temp.organization (id bigint)",
+        "CREATE TEMPORARY SEQUENCE money_movement_id_seq",
+        "COPY (SELECT 1) TO PROGRAM 'true'",
     ],
 )
-def test_the_role_of_runs_cannot_rewrite_money(restricted: Engine, statement: str) -> None:
-    with pytest.raises(ProgrammingError, match=r"permission denied|must be owner"), restricted.begin() as connection:
+def test_the_role_of_runs_cannot_rewrite_money_or_what_guards_it(restricted: Engine, statement: str) -> None:
+    with (
+        pytest.raises(ProgrammingError, match=r"permission denied|must be owner|must be superuser"),
+        restricted.begin() as connection,
+    ):
         connection.execute(text(statement))
+
+
+@pytest.mark.parametrize("kind", ["PaymentAfterExpiry", "Told", "payoutrequested"])
+def test_the_role_of_runs_writes_events_of_its_own_types_only(restricted: Engine, kind: str) -> None:
+    row = f"INSERT INTO {EVENT}) VALUES ('a', 'b', '{kind}', '{{}}', 'k', now())"
+    assert f"{kind} is no type of event that ticketflow_run may write" in refusal(restricted, row)
+    assert execute(restricted, row.replace(kind, "EventClosed")) == 1
+
+
+def test_the_role_of_runs_asks_for_no_money_that_is_not_owed(engine: Engine, restricted: Engine) -> None:
+    owing(engine)
+    forged = f"""
+        INSERT INTO {EVENT})
+        SELECT 'payout', CAST(gen_random_uuid() AS text), 'PayoutRequested', jsonb_build_object('amount', 99999999),
+            'PayoutRequested:1', now()
+    """
+    assert "asks for what its event says" in refusal(restricted, forged)
+
+
+def test_the_role_of_runs_deletes_no_event_that_is_young_or_not_ended(engine: Engine, restricted: Engine) -> None:
+    add(engine, "pending")
+    assert "stays in the outbox" in refusal(restricted, "SELECT outbox_prune(clock_timestamp(), 10)")
+    execute(restricted, "SELECT outbox_prune(now() - interval '90 days', 10)")
+    assert states(engine) == {"pending": "PENDING"}
+
+
+# --- Whoever may do more, and a session that brings tables or a path of its own
+
+HIDDEN = {
+    "settlement_period": "SELECT CAST('2026-03-01' AS date) AS month, 'OPEN' AS state",
+    "organization_balance": "SELECT 1 AS organization_id, 'EUR' AS currency, CAST('2026-03-01' AS date) AS month,"
+    " 88000 AS payable",
+    "settlement_pass": "SELECT 1 AS pass WHERE false",
+    "money_movement": "SELECT 1 AS organization_id WHERE false",
+    "payout": "SELECT 1 AS id WHERE false",
+    "event": "SELECT id, 'OPEN' AS status FROM public.event",
+}
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("path", ["pg_temp, public", "mine, public", "mine, pg_temp, pg_catalog, public"])
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        (insertion("ledger_entry", LEDGER_ROW), "month 2026-03 is closed"),
+        (
+            "INSERT INTO public.payout (organization_id, currency, month, amount, state)"
+            " SELECT max(id), 'USD', '2026-03-01', 88000, 'REQUESTED' FROM public.organization",
+            "its closed balance says nothing",
+        ),
+        ("UPDATE public.organization SET timezone = 'Asia/Tokyo'", "its time zone and currency cannot change"),
+        ("DELETE FROM public.money_movement", "nothing is deleted from money_movement while a settlement runs"),
+        ("DELETE FROM public.organization", "nothing is deleted from organization while a settlement runs"),
+        (
+            "INSERT INTO public.outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key,"
+            " occurred_at) VALUES ('payout', 'x', 'PayoutRequested', '{}', 'x', now())",
+            "asks for what its event says",
+        ),
+        ("UPDATE public.settlement_period SET state = 'OPEN'", "settlement_period may not go from CLOSED to OPEN"),
+        (
+            "INSERT INTO public.reservation (public_ref, event_id, buyer_email, quantity, status, created_at,"
+            " expires_at) SELECT 'r', max(id), 'b', 1, 'ACTIVE', now(), now() FROM public.event",
+            "is not open",
+        ),
+    ],
+    ids=lambda value: " ".join(value.split()[:3]) if " " in value else value,
+)
+def test_no_table_of_a_session_and_no_path_gets_past_a_guard(
+    engine: Engine, path: str, statement: str, sentence: str
+) -> None:
+    organization = owing(engine)
+    add_movement(engine, organization, 100, "2026-03-10T10:00")
+    add_event(engine, organization, status="CLOSED", closed_at=instant("2026-06-02"))
+    begin_pass(engine, "2026-04-01")
+    posting = statement.replace("INTO ledger_entry", "INTO public.ledger_entry")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE SCHEMA mine"))
+        for name, rows in HIDDEN.items():
+            connection.execute(text(f"CREATE TEMPORARY TABLE {name} AS {rows}"))
+            connection.execute(text(f"CREATE TABLE mine.{name} AS {rows}"))
+        for name in ("to_char(date, text)", "to_jsonb(anyelement)", "clock_timestamp()"):
+            kind, _, rest = name.partition("(")
+            connection.execute(
+                text(f"CREATE FUNCTION mine.{kind}({rest} RETURNS text LANGUAGE sql AS 'SELECT CAST(NULL AS text)'")
+            )
+        connection.execute(text(f"SET search_path = {path}"))
+        with pytest.raises(DBAPIError, match=sentence):
+            connection.execute(text(posting))
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        ("UPDATE ledger_entry SET net = 0", "ledger_entry is append-only"),
+        ("DELETE FROM ledger_entry", "ledger_entry is append-only"),
+        ("TRUNCATE ledger_entry", "ledger_entry is append-only"),
+        ("UPDATE money_movement SET amount = 1", "money_movement is append-only"),
+        ("TRUNCATE money_movement CASCADE", "is append-only"),
+        ("UPDATE organization_balance SET payable = 0", "organization_balance is append-only"),
+        ("DELETE FROM organization_balance", "organization_balance is append-only"),
+        ("UPDATE payout SET amount = 1", "a payout never changes whose it is"),
+        ("DELETE FROM payout", "payouts are never deleted"),
+        ("DELETE FROM settlement_period", "stays so"),
+        ("UPDATE settlement_period SET closed_by = 'other'", "stays as it was written"),
+        ("UPDATE settlement_window SET ends_at = starts_at", "settlement_window is fixed"),
+        ("UPDATE currency SET exponent = 4", "a currency never changes"),
+        ("DELETE FROM installation", "the row of the installation is never deleted"),
+        ("UPDATE outbox_event SET payload = '{}'", "an outbox event never changes"),
+    ],
+)
+def test_the_owner_rewrites_no_money_by_mistake(engine: Engine, statement: str, sentence: str) -> None:
+    requested_payout(engine)
+    execute(engine, "INSERT INTO settlement_window VALUES ('2026-03-01', 'UTC', '2026-03-01Z', '2026-04-01Z')")
+    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
+    assert sentence in refusal(engine, statement)
 
 
 def test_the_role_of_runs_reads_what_is_decided_and_is_told_who_may_change_it(restricted: Engine) -> None:
@@ -239,7 +401,8 @@ def test_the_role_of_runs_reads_what_is_decided_and_is_told_who_may_change_it(re
         change(restricted, "auto_close", "false", "ana")
 
 
-def test_nobody_lets_a_table_of_their_own_tell_of_captures(restricted: Engine) -> None:
+def test_nobody_lets_a_table_of_their_own_tell_of_captures(engine: Engine, restricted: Engine) -> None:
+    execute(engine, f"GRANT TEMPORARY ON DATABASE {engine.url.database} TO ticketflow_run")
     with restricted.begin() as connection:
         connection.execute(text("CREATE TEMPORARY TABLE mine (LIKE money_movement)"))
         with pytest.raises(ProgrammingError, match="permission denied for function money_movement_late_capture"):

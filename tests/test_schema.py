@@ -263,6 +263,25 @@ def test_an_unknown_state_is_refused_whatever_else_the_row_says(surrounded: Engi
     assert any(f'violates check constraint "{machine.table}_{machine.column}_check"' in said for said in against)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        "closed_at = now()",
+        "closed_by = 'other'",
+        "closed_role = 'other'",
+        "closed_run_id = 'other'",
+        "settled_at = now()",
+        "settled_by = 'other'",
+        "month = '2026-04-01'",
+    ],
+)
+def test_who_closed_a_month_and_when_stays_as_it_was_written(engine: Engine, change: str) -> None:
+    machine = machine_of("settlement_period")
+    execute(engine, insertion(machine.table, machine.row | machine.values("CLOSED")))
+    assert "stays as it was written" in refusal(engine, f"UPDATE settlement_period SET {change}")
+    assert execute(engine, "UPDATE settlement_period SET paid_at = now(), stated_at = now(), read_to = 7") == 1
+
+
 @pytest.mark.parametrize("state", ["SETTLED", "CLOSING", "CLOSED"])
 def test_a_period_that_is_settled_or_closed_stays(engine: Engine, state: str) -> None:
     machine = machine_of("settlement_period")

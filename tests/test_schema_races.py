@@ -118,6 +118,46 @@ def test_a_first_movement_waits_for_the_zone_that_is_moving(engine: Engine) -> N
     assert "cannot change" in refusal(engine, "UPDATE organization SET timezone = 'Europe/Madrid'")
 
 
+@pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        MOVE_ZONE,
+        "UPDATE organization SET currency = 'JPY'",
+        "DELETE FROM organization",
+        "DELETE FROM money_movement",
+    ],
+)
+def test_what_is_judged_by_movements_is_not_judged_by_a_snapshot_that_is_older(
+    engine: Engine, level: str, change: str
+) -> None:
+    organization = add_organization(engine)
+    with two_sessions(engine) as (operator, application):
+        operator.run(f"SET TRANSACTION ISOLATION LEVEL {level}")
+        operator.run("SELECT count(*) FROM money_movement")
+        application.run(FIRST_MOVEMENT)
+        application.commit()
+        with pytest.raises(DBAPIError, match=f"a transaction in {level} may not see what others have committed"):
+            operator.run(change)
+    assert execute(engine, f"UPDATE organization SET name = 'other' WHERE id = {organization}") == 1
+
+
+def test_a_closing_is_not_taken_back_by_who_cannot_see_the_balances_that_it_wrote(engine: Engine) -> None:
+    prepare(engine)
+    execute(engine, CLOSE_MONTH)
+    with two_sessions(engine) as (operator, closing):
+        operator.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        operator.run("SELECT count(*) FROM organization_balance")
+        closing.run("""
+            INSERT INTO organization_balance (organization_id, currency, month, opening, net, returned, due, payable,
+                closing)
+            VALUES (1, 'EUR', '2026-03-01', 0, 0, 0, 0, 0, 0)
+        """)
+        closing.commit()
+        with pytest.raises(DBAPIError, match="may not see what others have committed"):
+            operator.run("UPDATE settlement_period SET state = 'SETTLED'")
+
+
 @pytest.mark.parametrize("table", ["organization", "money_movement"])
 def test_a_deletion_is_waited_for_by_the_next_pass_or_sees_the_one_that_runs(engine: Engine, table: str) -> None:
     add_organization(engine)

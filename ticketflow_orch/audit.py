@@ -6,12 +6,13 @@ these and all others by name; the closing of a month asks those that its books s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Row, TextClause, text
 
+from ticketflow_orch.catalogue import missing_objects
 from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement.late_movements import read_to
@@ -27,48 +28,6 @@ from ticketflow_orch.settlement.windows import month_windows
 from ticketflow_orch.settlement.zones import zones_in_use
 
 EXAMPLES = 20
-
-# All triggers of the tables that hold money or say what was read of it, by table; a test compares them with the schema.
-GUARDS = {
-    "currency": ("currency_fixed",),
-    "ledger_entry": ("ledger_entry_append_only", "ledger_entry_period_open"),
-    "money_movement": (
-        "money_movement_append_only", "money_movement_kept_while_settling", "money_movement_late_capture",
-        "money_movement_recorded", "money_movement_reversal", "money_movement_undo_only",
-    ),
-    "opening_balance": ("opening_balance_frozen", "opening_balance_kept", "opening_balance_taken"),
-    "organization": (
-        "organization_change_kept", "organization_kept_while_settling", "organization_never_deleted",
-        "organization_zone_and_currency",
-    ),
-    "organization_balance": ("organization_balance_append_only", "organization_balance_period_closing"),
-    "organization_currency": ("organization_currency_append_only", "organization_currency_not_settled"),
-    "outbox_event": (
-        "outbox_event_body_frozen", "outbox_event_derived", "outbox_event_frozen", "outbox_event_named",
-        "outbox_event_payout_held", "outbox_event_transition",
-    ),
-    "payout": (
-        "payout_derived", "payout_frozen", "payout_kept", "payout_named", "payout_pays_a_balance", "payout_transition",
-    ),
-    "settlement_chunk": ("settlement_chunk_transition",),
-    "settlement_pass": ("settlement_pass_frozen", "settlement_pass_transition"),
-    "settlement_period": (
-        "settlement_period_balanced", "settlement_period_kept", "settlement_period_not_truncated",
-        "settlement_period_read_on", "settlement_period_transition",
-    ),
-    "settlement_window": ("settlement_window_fixed", "settlement_window_meets"),
-}  # fmt: skip
-# What makes a repeat harmless and a row add up: nothing asks these questions row by row.
-CONSTRAINTS = {
-    "ledger_entry": ("ledger_entry_net_check", "ledger_entry_origin_month_check", "ledger_entry_sequence_check"),
-    "money_movement": ("money_movement_reverses_check", "money_movement_reverses_fkey", "money_movement_sign_check"),
-    "organization_balance": (
-        "organization_balance_closing_check", "organization_balance_due_check",
-        "organization_balance_payouts_from_check", "organization_balance_pkey",
-    ),
-    "outbox_event": ("outbox_event_dedupe_key_key", "outbox_event_event_id_key"),
-    "payout": ("payout_organization_id_currency_month_key", "payout_public_id_key"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,37 +136,8 @@ def parked_in(connection: Connection, month: Month, members: Members = EVERYBODY
 
 
 def missing_guards(connection: Connection) -> tuple[str, ...]:
-    """What the protection of money lacks, in words: keys and constraints valid, triggers there and switched on."""
-    key = connection.execute(
-        text("""
-            SELECT count(*) FROM pg_constraint JOIN pg_index ON indexrelid = conindid
-            WHERE conname = 'ledger_entry_pkey' AND conrelid = CAST('ledger_entry' AS regclass) AND contype = 'p'
-                AND indisvalid AND indisready AND NOT condeferrable
-        """)
-    ).scalar_one()
-    triggers = {
-        (row.name, row.guard)
-        for row in connection.execute(
-            text("""
-                SELECT relname AS name, tgname AS guard FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
-                WHERE tgenabled IN ('O', 'A') AND NOT tgisinternal AND pg_table_is_visible(tgrelid)
-            """)
-        )
-    }
-    constraints = {
-        (row.name, row.guard)
-        for row in connection.execute(
-            text("""
-                SELECT relname AS name, conname AS guard FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid
-                WHERE convalidated AND pg_table_is_visible(conrelid)
-            """)
-        )
-    }
-    return (
-        *(() if key else ("the ledger's primary key is missing or not valid",)),
-        *(f"constraint {name} is missing or not valid" for name in _absent(CONSTRAINTS, constraints)),
-        *(f"trigger {name} is missing or switched off" for name in _absent(GUARDS, triggers)),
-    )
+    """What the database lacks of what the migrations built, in words: money is protected by all of it."""
+    return missing_objects(connection)
 
 
 def order_faults(connection: Connection) -> tuple[str, ...]:
@@ -238,10 +168,6 @@ def rounding_residue(connection: Connection, month: Month, members: Members = EV
     """
     rows = connection.execute(_RESIDUE, _recomputing(connection, month, members))
     return {row.currency: str(row.residue) for row in rows}
-
-
-def _absent(wanted: Mapping[str, Sequence[str]], there: Set[tuple[str, str]]) -> list[str]:
-    return sorted(name for table, names in wanted.items() for name in names if (table, name) not in there)
 
 
 def _recomputing(connection: Connection, month: Month, members: Members) -> dict[str, Any]:

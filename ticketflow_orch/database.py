@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import psycopg
+from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
@@ -15,6 +17,40 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ticketflow_orch.errors import InputError
 
+# What a session must be like for a statement to mean the same everywhere, whatever server, database or role would have
+# it. A query that row security would answer with half of the rows fails instead.
+_PINNED = {
+    "timezone": "UTC",
+    "jit": "off",
+    "search_path": "public,pg_temp",
+    "default_transaction_isolation": "read committed",
+    "default_transaction_deferrable": "off",
+    "datestyle": "ISO,MDY",
+    "intervalstyle": "postgres",
+    "standard_conforming_strings": "on",
+    "bytea_output": "hex",
+    "extra_float_digits": "1",
+    "array_nulls": "on",
+    "transform_null_equals": "off",
+    "row_security": "off",
+}
+# The bounds too; what else a URL asks for is not ours to judge.
+_JUDGED = {*_PINNED, "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"}
+# Those that a variable of libpq sets after our options have, and that the server reports without being asked.
+_REPORTED = {"TimeZone": "UTC", "DateStyle": "ISO, MDY", "IntervalStyle": "postgres"}
+# What only an administrator may set, or must be free to: it is said, not overridden.
+_EXPECTED = {"session_replication_role": {"origin"}, "default_transaction_read_only": {"off"}}
+_DURABLE = "synchronous_commit"
+# How long a server may be silent before its connection counts as gone, in seconds, and how that is found out: nobody
+# acknowledges what was sent, or answers when nothing is.
+_SILENCE = 60
+TCP = {
+    "keepalives": "1",
+    "keepalives_idle": "30",
+    "keepalives_interval": "10",
+    "keepalives_count": "3",
+    "tcp_user_timeout": str(_SILENCE * 1000),
+}
 _CLOCK_QUESTIONS = 3
 _QUICK_ANSWER = timedelta(seconds=1)
 # A text that no index takes.
@@ -35,15 +71,13 @@ class SessionLimits:
     idle_in_transaction_timeout: float = 60
 
     def options(self) -> str:
-        """The libpq `options` that set them, with UTC as session zone and JIT off: it costs more than it saves here."""
-        parameters = {
-            "timezone": "UTC",
-            "jit": "off",
+        """The libpq `options` that set them and pin what statements depend on, JIT off: it costs more than it saves."""
+        parameters = _PINNED | {
             "statement_timeout": round(self.statement_timeout * 1000),
             "lock_timeout": round(self.lock_timeout * 1000),
             "idle_in_transaction_session_timeout": round(self.idle_in_transaction_timeout * 1000),
         }
-        return " ".join(f"-c {name}={value}" for name, value in parameters.items())
+        return " ".join(f"-c {name}={_escaped(str(value))}" for name, value in parameters.items())
 
 
 def parse_url(given: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
@@ -71,8 +105,9 @@ def connect_engine(
 ) -> Engine:
     """An engine on psycopg 3 whose sessions carry `application` as application_name and the given limits.
 
-    `connections` bounds how many may be open at once. `application` names the work and, where there is one, its
-    window, so that an operator sees in pg_stat_activity what a session is for.
+    A server that falls silent is given up after a minute; what `url` says of keepalives wins. `connections` bounds how
+    many may be open at once. `application` names the work and, where there is one, its window, so that an operator sees
+    in pg_stat_activity what a session is for.
     """
     url = parse_url(url) if isinstance(url, str) else url
     given = str(url.query.get("options", ""))
@@ -82,17 +117,43 @@ def connect_engine(
         pool_size=connections,
         max_overflow=0,
         pool_pre_ping=True,
+        # Said with each BEGIN as well: a pooler may take no options.
+        isolation_level="READ COMMITTED",
         connect_args={
             "application_name": application[:63],
             "options": options,
+            "client_encoding": "UTF8",
             "connect_timeout": 10,
-            "keepalives_idle": 30,
-            "keepalives_interval": 10,
-            "keepalives_count": 3,
+            **{name: value for name, value in TCP.items() if name not in url.query},
         },
     )
-    event.listen(engine, "connect", _into_utc)
+    event.listen(engine, "connect", _pin_reported)
     return engine
+
+
+def session_faults(connection: Connection) -> tuple[str, ...]:
+    """How this session differs from what was asked for when it was opened, or from what money needs, in words.
+
+    A pooler may have dropped what was asked for; some settings are an administrator's, and are only told.
+    """
+    driver = connection.connection.driver_connection
+    given = driver.info.get_parameters().get("options", "") if isinstance(driver, psycopg.Connection) else ""
+    # Of a name that is given twice the last counts.
+    asked = {name.lower(): _unescaped(value) for name, value in _OPTION.findall(given)}
+    found = {row.name.lower(): row.setting for row in connection.execute(_SETTINGS)}
+    swallowed = [
+        f"{name} is {found[name]!r} in this session, though {value!r} was asked for: a pooler or a role has changed it"
+        for name, value in asked.items()
+        if name in _JUDGED and _plain(found[name]) != _plain(value)
+    ]
+    told = [
+        f"{name} is {found[name]!r} for this session: ask who set it, for the database, the role or the server"
+        for name, allowed in _EXPECTED.items()
+        if found[name] not in allowed
+    ]
+    if found[_DURABLE] in {"off", "local"}:
+        told.append(f"{_DURABLE} is {found[_DURABLE]!r}: what was committed may be lost in a crash, after it was sent")
+    return (*swallowed, *told)
 
 
 @contextmanager
@@ -124,11 +185,26 @@ def clocks(connection: Connection) -> tuple[datetime, float]:
     return database_now, (before + (after - before) / 2 - database_now).total_seconds()
 
 
-def _into_utc(session: psycopg.Connection, _: object) -> None:
-    # A PGTZ in the environment reaches the server after our options do, and wins.
-    if session.info.parameter_status("TimeZone") != "UTC":
-        session.execute("SET timezone = 'UTC'")
+def _pin_reported(session: psycopg.Connection, _: object) -> None:
+    # A PGTZ or PGDATESTYLE in the environment reaches the server after our options do, and wins.
+    off = {name: value for name, value in _REPORTED.items() if session.info.parameter_status(name) != value}
+    for name, value in off.items():
+        session.execute(sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+    if off:
         session.commit()
+
+
+# `options` is split at spaces, unless a backslash stands before them.
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace(" ", "\\ ")
+
+
+def _unescaped(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value)
+
+
+def _plain(value: str) -> str:
+    return value.replace(" ", "").lower()
 
 
 def is_data_fault(error: DBAPIError) -> bool:
@@ -147,3 +223,9 @@ def refuse_swallowed_error(connection: Connection) -> None:
     driver = connection.connection.driver_connection
     if isinstance(driver, psycopg.Connection) and driver.info.transaction_status == TransactionStatus.INERROR:
         raise SwallowedError("a statement failed inside this transaction and the error was swallowed")
+
+
+_OPTION = re.compile(r"-c\s*([A-Za-z_.]+)=((?:\\.|[^\\\s])*)")
+
+# Timeouts in milliseconds, as they are asked for.
+_SETTINGS = text("SELECT name, setting FROM pg_settings")

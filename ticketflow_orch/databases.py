@@ -17,7 +17,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.database import connect_engine, parse_url
+from ticketflow_orch.database import TCP, connect_engine, parse_url
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.settings import Settings
@@ -65,7 +65,9 @@ def resolve(settings: Settings) -> Databases:
     if _address(given) == _address(dagster):
         raise InputError(f"{OURS} and {DAGSTERS} both name {_place(given)}; each needs a database of its own.")
     # What we hand to child processes and print for shells names the embedded server outright; it stays ours to run.
-    return Databases(given, dagster, server if (given, dagster) == (ours, dagsters) else None)
+    if (given, dagster) == (ours, dagsters):
+        return Databases(given, dagster, server)
+    return Databases(given, _giving_up_silence(dagster), None)
 
 
 @contextmanager
@@ -247,6 +249,12 @@ def _is_alone(users: IO[str]) -> bool:
 
 def _with_driver(url: URL, driver: str) -> URL:
     return url.set(drivername=f"postgresql+{driver}")
+
+
+def _giving_up_silence(url: URL) -> URL:
+    """`url` with the keepalives that our own sessions have: Dagster opens its sessions by nothing but its URL."""
+    missing = {name: value for name, value in TCP.items() if name not in url.query}
+    return url.update_query_dict(missing) if url.host else url
 
 
 def _address(url: URL) -> tuple[object, ...]:

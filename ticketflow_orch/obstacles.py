@@ -16,6 +16,7 @@ from ticketflow_orch.anomalies import dated_ahead, noted
 from ticketflow_orch.counts import counted
 from ticketflow_orch.currencies.in_use import STILL_IN_WITHDRAWN
 from ticketflow_orch.months import Month, known_zones
+from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
 from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
 from ticketflow_orch.payouts.references import shared_references
 
@@ -53,6 +54,7 @@ def read_obstacles(connection: Connection, first_month: Month, now: datetime | N
         *_held(connection),
         *_standing_still(connection),
         *_off_for_some(connection),
+        *_unbacked(connection),
         *_before_first(connection, first_month),
         *_withdrawn_currencies(connection),
         *_anomalies(connection, now),
@@ -131,6 +133,15 @@ def _shared(connection: Connection) -> Iterator[Obstacle]:
             f"ask the provider which of {', '.join(one.payouts[:_NAMED])} it paid, then `ticketflow payouts return` "
             "the others, or give each its own with `ticketflow payouts confirm REF --provider-ref …`",
         )
+
+
+def _unbacked(connection: Connection) -> Iterator[Obstacle]:
+    """Events that ask for money that no payout owes so; the relay holds what it finds."""
+    for row in connection.execute(_UNBACKED, {"most": _NAMED}):
+        yield Obstacle(
+            f"payouts: event {row.event_id} is {row.state} and asks for {row.asked}: {row.objection}", row.occurred_at,
+            f"find out who wrote it (`ticketflow outbox show {row.event_id}`), then `{row.out}`",
+        )  # fmt: skip
 
 
 def _standing_still(connection: Connection) -> Iterator[Obstacle]:
@@ -240,6 +251,20 @@ _BY_HAND = text("""
 _HELD = text("""
     SELECT month, count(*) AS payouts, min(created_at) AS since FROM payout WHERE state = 'HELD'
     GROUP BY month ORDER BY month
+""")
+
+# Only of those that the relay has put aside, which are few.
+_UNBACKED = text(f"""
+    SELECT * FROM (
+        SELECT event_id, event.state, occurred_at, event.id, {OBJECTION} AS objection,
+            concat_ws(' ', payload ->> 'amount', payload ->> 'currency') AS asked,
+            CASE WHEN dedupe_key = 'PayoutRequested:' || public_id THEN 'ticketflow payouts reject ' || public_id
+                ELSE 'ticketflow outbox resolve ' || event_id || ' --as dropped' END AS out
+        FROM {PAYOUT_OF_EVENT}
+        WHERE event_type = 'PayoutRequested' AND event.ended_at IS NULL AND event.available_at IS NULL
+    ) AS aside
+    WHERE objection IS NOT NULL
+    ORDER BY id LIMIT CAST(:most AS bigint)
 """)
 
 _NOT_CLOSED = text("""

@@ -13,13 +13,15 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.errors import InputError
 
-# All that is ever told; docs/delivery.md says what each of them carries.
+# All that is ever told; docs/delivery.md says what each of them carries. The table outbox_event_type names them too,
+# save what the database writes by itself: who does not own the outbox writes no others.
 EVENT_TYPES = frozenset({
     "DestinationGone",
     "DuplicateFiring",
     "EventClosed",
     "MonthSettled",
     "OutboxEventDead",
+    "OutboxEventHeld",
     "OutboxEventInDoubt",
     "PaymentAfterExpiry",
     "PayoutContradicted",
@@ -36,6 +38,7 @@ EVENT_TYPES = frozenset({
     "WindowMissed",
     "WorkOverdue",
 })  # fmt: skip
+WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry"})
 # Those that are rendered as mails, where their destination takes mails.
 MAILS = frozenset({"ReminderDue", "StatementReady"})
 

@@ -21,7 +21,7 @@ STATES = ("PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", 
 Resolution = Literal["delivered", "again", "dead", "dropped"]
 StopKind = Literal["DESTINATION", "EVENT_TYPE"]
 _LIST = "`ticketflow outbox list` shows those there are"
-# Aggregates whose own state must move with that of their event.
+# Aggregates whose own state must move with that of their event, where they are there.
 _OTHER_DESKS: Mapping[str, str] = {"payout": "ticketflow payouts"}
 _RESOLVED: Mapping[str, str] = {"delivered": "DELIVERED", "again": "PENDING", "dead": "DEAD", "dropped": "SUPPRESSED"}
 
@@ -214,7 +214,8 @@ def resolve(
     """Say what became of an event that is in doubt or dead; `by` says who decided it.
 
     delivered: its receiver has it. again: it has not, so it is sent once more with a new budget of attempts. dead: it
-    has not, and it is to wait. dropped: it is never sent. The business learns of it as it does from the relay.
+    has not, and it is to wait. dropped: it is never sent, which may be said of what is held too. The business learns
+    of it as it does from the relay.
 
     Raises:
         InputError: there is no such event, it is neither IN_DOUBT nor DEAD, is dead already, or is decided about
@@ -223,7 +224,8 @@ def resolve(
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     state = _RESOLVED[resolution]
-    if found.state not in {"IN_DOUBT", "DEAD"} or found.state == state:
+    waits = {"IN_DOUBT", "DEAD", "HELD"} if resolution == "dropped" else {"IN_DOUBT", "DEAD"}
+    if found.state not in waits or found.state == state:
         raise InputError(
             f"Event {event_id} is {found.state}, so it cannot be resolved as {resolution}; "
             "only what is IN_DOUBT or DEAD waits for that."
@@ -280,7 +282,7 @@ def _locked(connection: Connection, event_id: UUID) -> Row[Any]:
 
 def _require_no_other_desk(found: Row[Any]) -> None:
     command = _OTHER_DESKS.get(found.aggregate_type)
-    if command is not None:
+    if command is not None and found.is_its_own:
         raise InputError(
             f"Event {found.event_id} is about {found.aggregate_type} {found.aggregate_id}; "
             f"decide about that with `{command}`."
@@ -338,8 +340,13 @@ _SHOW = text(f"""
     FROM outbox_event WHERE event_id = CAST(:event_id AS uuid)
 """)
 
+# An event that asks for a payout which is not there, or beside its own, is decided about here.
 _LOCK = text("""
-    SELECT *, CAST(payload AS text) AS data FROM outbox_event WHERE event_id = CAST(:event_id AS uuid) FOR UPDATE
+    SELECT *, CAST(payload AS text) AS data, dedupe_key = 'PayoutRequested:' || aggregate_id AND EXISTS (
+        SELECT FROM payout WHERE public_id = CASE
+            WHEN aggregate_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN CAST(aggregate_id AS uuid) END
+    ) AS is_its_own
+    FROM outbox_event WHERE event_id = CAST(:event_id AS uuid) FOR UPDATE
 """)
 
 # In the order of ids, as everything that takes several events.

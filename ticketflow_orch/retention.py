@@ -52,7 +52,7 @@ def prune(engine: Engine, rules: RetentionRules) -> Pruned:
         deleted = 0
         while True:
             with transaction(engine) as connection:
-                batch = connection.execute(statement, {"size": rules.batch_size, **parameters}).rowcount
+                batch: int = connection.execute(statement, {"size": rules.batch_size, **parameters}).scalar_one()
             deleted += batch
             if batch < rules.batch_size:
                 return deleted
@@ -64,23 +64,27 @@ def prune(engine: Engine, rules: RetentionRules) -> Pruned:
     )
 
 
-_ENDED = """
-    DELETE FROM outbox_event WHERE id IN (
-        SELECT id FROM outbox_event
-        WHERE ended_at < CAST(:before AS timestamptz)
-        ORDER BY ended_at LIMIT CAST(:size AS bigint))
-"""
+# Nobody but the outbox's owner may delete from it by another way.
+_ENDED = "SELECT outbox_prune(CAST(:before AS timestamptz), CAST(:size AS bigint))"
 
 _FIRINGS = """
-    DELETE FROM job_firing WHERE id IN (
-        SELECT id FROM job_firing
-        WHERE fired_at < CAST(:before AS timestamptz)
-        ORDER BY fired_at LIMIT CAST(:size AS bigint))
+    WITH gone AS (
+        DELETE FROM job_firing WHERE id IN (
+            SELECT id FROM job_firing
+            WHERE fired_at < CAST(:before AS timestamptz)
+            ORDER BY fired_at LIMIT CAST(:size AS bigint))
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
 """
 
 _CLAIMS = """
-    DELETE FROM job_execution WHERE job = :job AND idempotency_key IN (
-        SELECT idempotency_key FROM job_execution
-        WHERE job = :job AND idempotency_key < :before_key AND state = 'COMPLETED'
-        ORDER BY idempotency_key LIMIT CAST(:size AS bigint))
+    WITH gone AS (
+        DELETE FROM job_execution WHERE job = :job AND idempotency_key IN (
+            SELECT idempotency_key FROM job_execution
+            WHERE job = :job AND idempotency_key < :before_key AND state = 'COMPLETED'
+            ORDER BY idempotency_key LIMIT CAST(:size AS bigint))
+        RETURNING 1
+    )
+    SELECT count(*) FROM gone
 """

@@ -38,10 +38,11 @@ _EVENTS = f"""
         || to_char(lease_until, 'YYYY-MM-DD HH24:MI') || ' UTC'
     FROM outbox_event WHERE state = 'INFLIGHT' AND lease_until < clock_timestamp() - interval '1 hour'
     UNION ALL
-    SELECT CAST(NULL AS date), 'event ' || event_id, '', 'asks for a payout that does not exist'
-    FROM outbox_event
-    WHERE event_type = 'PayoutRequested' AND NOT EXISTS (
-        SELECT FROM payout WHERE CAST(public_id AS text) = aggregate_id)
+    SELECT CAST(NULL AS date), 'event ' || event_id, '', CASE WHEN public_id IS NULL
+            THEN 'asks for a payout that does not exist' ELSE 'asks for a payout that has an event of its own' END
+    FROM outbox_event LEFT JOIN payout ON CAST(public_id AS text) = aggregate_id
+    WHERE event_type = 'PayoutRequested'
+        AND (public_id IS NULL OR aggregate_type <> 'payout' OR dedupe_key <> 'PayoutRequested:' || public_id)
     UNION ALL
     SELECT CAST(month AS date), '', '', 'is settled, and its event MonthSettled is missing'
     FROM settlement_period AS period

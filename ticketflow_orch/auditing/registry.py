@@ -12,6 +12,8 @@ from ticketflow_orch.audit import EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.auditing import currencies, effects, ledger, payouts
 from ticketflow_orch.auditing.model import Asked, Invariant, Question, Scope, sentences
 from ticketflow_orch.books import audit as books
+from ticketflow_orch.catalogue import grant_faults
+from ticketflow_orch.database import session_faults
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import audit as paying
 
@@ -71,14 +73,37 @@ def _no_anomaly(why: Why) -> Question:
     return question
 
 
+def _grants(connection: Connection, _: Asked) -> Iterator[Finding]:
+    return sentences(grant_faults(connection))
+
+
+def _session(connection: Connection, _: Asked) -> Iterator[Finding]:
+    return sentences(session_faults(connection))
+
+
 INVARIANTS = (
     Invariant(
         "guarded",
-        "Every key, constraint and trigger that protects money is there and switched on.",
+        "Every table, constraint, index, trigger and function is as the migrations made it, and switched on.",
         "Run `ticketflow migrate` on a copy to see what should be there, then create it again as the schema's owner; "
         "ask what was written meanwhile.",
         Scope.DATABASE,
         _guards,
+    ),
+    Invariant(
+        "granted",
+        "The role of runs holds what deploy/roles.sql grants, and can make no temporary tables.",
+        "Run deploy/roles.sql again, as the owner of the database.",
+        Scope.DATABASE,
+        _grants,
+    ),
+    Invariant(
+        "session_as_asked",
+        "A session has the settings and bounds that were asked for, its triggers fire, and what it commits is durable.",
+        "Let the pooler pass `options` on, or connect without it; ALTER DATABASE … RESET or ALTER ROLE … RESET what is "
+        "named.",
+        Scope.DATABASE,
+        _session,
     ),
     Invariant(
         "order_of_recording",

@@ -15,7 +15,7 @@ from importlib.metadata import version
 
 from dagster import DagsterInstance
 
-from ticketflow_orch.database import clocks, connect_engine
+from ticketflow_orch.database import clocks, connect_engine, session_faults
 from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
 from ticketflow_orch.delivery.agreed import FIX, routes_changed
 from ticketflow_orch.delivery.configuration import read_routes
@@ -32,6 +32,7 @@ from ticketflow_orch.instance import (
 from ticketflow_orch.migrate import require_current_schema
 from ticketflow_orch.settings import Settings
 
+_NAMED = 10
 _LEAST_FREE = 1 << 30  # bytes
 _LONGEST_SILENCE = 120  # seconds; a heartbeat comes every 30
 _MIGRATE = "run `ticketflow migrate`"
@@ -72,7 +73,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     schema = _schema(databases)
     yield schema
     if schema.state == State.OK:
-        yield _order_of_recording(databases)
+        yield from _defences(databases)
         yield from _installation(settings, databases)
         yield _payouts(databases)
     yield from _dagster(settings, databases)
@@ -134,19 +135,30 @@ def _schema(databases: Databases) -> Finding:
     return Finding("schema", State.OK, "at the revision of this code")
 
 
-def _order_of_recording(databases: Databases) -> Finding:
-    from ticketflow_orch.audit import order_faults
+def _defences(databases: Databases) -> Iterator[Finding]:
+    """Whether the database still guards money, lets runs do their work, and gives sessions what they ask for."""
+    from ticketflow_orch.audit import missing_guards, order_faults
+    from ticketflow_orch.catalogue import grant_faults
 
-    subject = "order of recording"
+    asked = (
+        ("guards", missing_guards, "all that the migrations built is there and switched on"),
+        ("order of recording", order_faults, "ids of movements are drawn one at a time, ahead of all that was read"),
+        ("grants", grant_faults, "the role of runs holds what it needs"),
+        ("session", session_faults, "its settings and bounds are those that were asked for"),
+    )
     engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
     try:
         with engine.connect() as connection:
-            faults = order_faults(connection)
+            for subject, question, right in asked:
+                faults = question(connection)
+                if faults:
+                    more = (f"and {len(faults) - _NAMED} more",) if faults[_NAMED:] else ()
+                    detail = "; ".join((*faults[:_NAMED], *more))
+                    yield Finding(subject, State.WRONG, detail, "`ticketflow audit` says what to do")
+                else:
+                    yield Finding(subject, State.OK, right)
     finally:
         engine.dispose()
-    if faults:
-        return Finding(subject, State.WRONG, "; ".join(faults), "`ticketflow audit` says what to do")
-    return Finding(subject, State.OK, "ids of movements are drawn one at a time, ahead of all that was read")
 
 
 def _installation(settings: Settings, databases: Databases) -> Iterator[Finding]:

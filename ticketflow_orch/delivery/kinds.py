@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.preparing import EventKind, Prepared, Preparer, Recorded, Recorder, Rendered, Suppressed
 from ticketflow_orch.payouts.answers import record_payouts
+from ticketflow_orch.payouts.backing import unbacked
 
 __all__ = ["KINDS", "EventKind", "Prepared", "Preparer", "Recorded", "Recorder", "Rendered", "Suppressed"]
 
@@ -28,7 +29,7 @@ def _statements(connection: Connection, messages: Sequence[Message]) -> Mapping[
 
 
 KINDS: Mapping[str, EventKind] = {
-    "PayoutRequested": EventKind(recorder=record_payouts),
+    "PayoutRequested": EventKind(recorder=record_payouts, guard=unbacked),
     "ReminderDue": EventKind(preparer=_reminders),
     "StatementReady": EventKind(preparer=_statements),
 }

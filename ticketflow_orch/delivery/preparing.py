@@ -1,4 +1,4 @@
-"""What the business may do around the delivery of its events: render them, take them back, keep book of their fate.
+"""What the business may do around the delivery of its events: render them, stop them, keep book of their fate.
 
 In a module of its own, without the registry: whoever prepares or records imports from here, the registry from them.
 """
@@ -39,8 +39,12 @@ Prepared = Suppressed | Rendered
 # it raises when asked about it alone, counts as refused.
 Preparer = Callable[[Connection, Sequence[Message]], Mapping[UUID, Prepared]]
 
-# INFLIGHT: about to be sent for the first time. DELIVERED, DEAD, IN_DOUBT and SUPPRESSED: the end, for now at least.
-Fate = Literal["INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED"]
+# Called before every attempt, as a preparer is and before it: why events must not be sent, by id, in a sentence each.
+# They are held until a person decides, or in doubt where an earlier attempt may have arrived.
+Guard = Callable[[Connection, Sequence[Message]], Mapping[UUID, str]]
+
+# INFLIGHT: about to be sent for the first time. The others: the end, for now at least.
+Fate = Literal["INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +72,4 @@ class EventKind:
 
     preparer: Preparer | None = None
     recorder: Recorder | None = None
+    guard: Guard | None = None

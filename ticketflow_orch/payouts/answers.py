@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, Row, text
 
@@ -37,7 +38,7 @@ _LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a payout: CONFIRMED, REJECTED, or IN_DOUBT with the reason why; None: nothing new."""
+    """What became of a payout: CONFIRMED, REJECTED, or IN_DOUBT or HELD with the reason why; None: nothing new."""
 
     state: str | None
     reason: str | None = None
@@ -49,6 +50,7 @@ def record_payouts(connection: Connection, recorded: Sequence[Recorded]) -> None
 
     Each payout moves once, and each alert is told once.
     """
+    recorded = [one for one in recorded if _is_uuid(one.message.aggregate_id)]
     answers = [read_answer(one) or Answer(None) for one in recorded]
     rows = connection.execute(
         _APPLY,
@@ -72,6 +74,8 @@ def read_answer(recorded: Recorded) -> Answer | None:
     A destination without a protocol of answers (a file) has no status: the payout waits for somebody to confirm it.
     """
     outcome = recorded.outcome
+    if recorded.state == "HELD":
+        return Answer("HELD", _short(outcome.error if outcome and outcome.error else "its event is held"))
     if recorded.state in {"DEAD", "IN_DOUBT", "SUPPRESSED"}:
         return Answer(
             "IN_DOUBT", _short(outcome.error if outcome and outcome.error else "its event is not sent any more")
@@ -107,10 +111,17 @@ def _alerts(rows: Iterable[Row[Any]], now: datetime) -> Iterable[Alert]:
                 # After a restore attempts are counted anew.
                 yield Alert(IN_DOUBT_ALERT, f"{row.public_id}/{row.attempt} at {now.isoformat()}", said)
         # A returned payout was confirmed once.
-        elif {"RETURNED": "CONFIRMED"}.get(row.before, row.before) != row.answer != "IN_DOUBT":
+        elif {"RETURNED": "CONFIRMED"}.get(row.before, row.before) != row.answer in _STATES.values():
             yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.answer}", said)
         elif row.other_reference:
             yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.provider_ref}", said)
+
+
+def _is_uuid(words: str) -> bool:
+    try:
+        return str(UUID(words)) == words
+    except ValueError:
+        return False
 
 
 def _text(said: Mapping[str, Any], name: str) -> str | None:
@@ -130,6 +141,8 @@ _APPLY = text("""
             answer = 'CONFIRMED' AND payout.state IN ('CONFIRMED', 'RETURNED')
                 AND given.provider_ref <> payout.provider_ref AS other_reference,
             payout.state IN ('REQUESTED', 'IN_DOUBT') AND answer <> payout.state AS applied
+            payout.state IN ('REQUESTED', 'IN_DOUBT') AND answer <> payout.state
+                AND (answer <> 'HELD' OR payout.state = 'REQUESTED') AS applied
         FROM unnest(
             CAST(:references AS uuid[]), CAST(:attempts AS integer[]), CAST(:answers AS text[]),
             CAST(:reasons AS text[]), CAST(:provider_refs AS text[])
@@ -144,7 +157,8 @@ _APPLY = text("""
             reason = CASE WHEN applied THEN coalesce(before.reason, payout.reason) ELSE payout.reason END,
             provider_ref = CASE WHEN applied THEN coalesce(before.provider_ref, payout.provider_ref)
                 ELSE payout.provider_ref END,
-            answered_at = CASE WHEN applied AND answer <> 'IN_DOUBT' THEN clock_timestamp() ELSE answered_at END
+            answered_at = CASE WHEN applied AND answer IN ('CONFIRMED', 'REJECTED') THEN clock_timestamp()
+                ELSE answered_at END
         FROM before WHERE payout.id = before.id AND (applied OR payout.first_attempt_at IS NULL)
     )
     SELECT before.*, applied AND answer = 'CONFIRMED' AND provider_ref IS NOT NULL AND (

@@ -45,6 +45,7 @@ class Drained:
     dead: int
     suppressed: int
     in_doubt: int
+    held: int
     overtaken: int
     unrecorded: int
     left: int
@@ -111,6 +112,7 @@ def drain(
         dead=tally["DEAD"],
         suppressed=tally["SUPPRESSED"],
         in_doubt=tally["IN_DOUBT"],
+        held=tally["HELD"],
         overtaken=tally["overtaken"],
         unrecorded=tally["unrecorded"],
         left=left,

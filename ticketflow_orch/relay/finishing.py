@@ -23,9 +23,10 @@ from ticketflow_orch.delivery.preparing import EventKind, Fate, Recorded
 from ticketflow_orch.relay.claiming import Claimed
 
 _LONGEST_TEXT = 2_000
+_TOLD = {"DEAD": "OutboxEventDead", "IN_DOUBT": "OutboxEventInDoubt", "HELD": "OutboxEventHeld"}
 _LOG = logging.getLogger(__name__)
 
-State = Literal["PENDING", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED"]
+State = Literal["PENDING", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Finisher:
         return done
 
     def _is_told(self, end: Ended) -> bool:
-        if end.gone is not None or end.state in {"DEAD", "IN_DOUBT"}:
+        if end.gone is not None or end.state in {"DEAD", "IN_DOUBT", "HELD"}:
             return True
         kind = self.kinds.get(_kind(end))
         return end.state != "PENDING" and kind is not None and kind.recorder is not None
@@ -127,9 +128,9 @@ def record(connection: Connection, kinds: Mapping[str, EventKind], recorded: Seq
 
 
 def tell_of(connection: Connection, recorded: Recorded, now: datetime) -> None:
-    """Alert of an event that is dead or in doubt; never of one that is an alert itself."""
+    """Alert of an event that is dead, in doubt or held; never of one that is an alert itself."""
     message = recorded.message
-    kind = {"DEAD": "OutboxEventDead", "IN_DOUBT": "OutboxEventInDoubt"}.get(recorded.state)
+    kind = _TOLD.get(recorded.state)
     if kind is None or message.aggregate_type == ALERT:
         return
     payload = {
@@ -163,7 +164,7 @@ def _kind(end: Ended) -> str:
 def _recorded(end: Ended) -> Recorded:
     state: Fate = end.state  # type: ignore[assignment] # PENDING is not recorded
     outcome = end.outcome
-    if outcome is None and state in {"DEAD", "IN_DOUBT"}:
+    if outcome is None and state in _TOLD:
         outcome = Outcome(Verdict.UNKNOWN, end.reason)
     return Recorded(end.claimed.message, state, outcome)
 
@@ -209,7 +210,8 @@ _DELIVERED = text("""
     RETURNING event.id
 """)
 
-# A doubt that an earlier attempt left is not cleared by a later one that was refused.
+# A doubt that an earlier attempt left is not cleared by a later one that was refused. What is held at its first attempt
+# was not tried.
 _ENDED = text("""
     UPDATE outbox_event AS event
     SET state = mine.state, owner = NULL, lease_until = NULL, last_attempt_at = clock_timestamp(),
@@ -221,6 +223,7 @@ _ENDED = text("""
                 CASE WHEN mine.wish IS NOT NULL
                     THEN least(mine.wish, CAST(:longest_wish AS float)) + random() * CAST(:base AS float) END)) END,
         ended_at = CASE WHEN mine.state IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
+        first_attempt_at = CASE WHEN mine.state <> 'HELD' OR attempts > attempts_forgiven + 1 THEN first_attempt_at END,
         doubtful_since = CASE WHEN mine.doubt THEN coalesce(doubtful_since, clock_timestamp())
             WHEN NOT mine.doubt THEN NULL ELSE doubtful_since END,
         last_error = mine.reason, last_response = coalesce(mine.response, last_response)

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.delivery.configuration import Delivery, Route
-from ticketflow_orch.delivery.preparing import EventKind, Preparer, Recorded, Rendered, Suppressed
+from ticketflow_orch.delivery.preparing import EventKind, Guard, Preparer, Recorded, Rendered, Suppressed
 from ticketflow_orch.relay.claiming import Claimed
 from ticketflow_orch.relay.finishing import Ended
 from ticketflow_orch.relay.sending import given_up, judge
@@ -65,7 +65,9 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
     try:
         with transaction(engine) as connection:
             route = delivery.route(_type(claimed[0]))
-            ready = _ask(connection, kind.preparer, claimed, route) if kind.preparer else Ready(tuple(claimed))
+            ready = _guarded(connection, kind.guard, claimed) if kind.guard else Ready(tuple(claimed))
+            if kind.preparer and ready.events:
+                ready = Ready((), ready.ended) + _ask(connection, kind.preparer, ready.events, route)
             if kind.recorder and ready.events:
                 kind.recorder(connection, [Recorded(one.message, "INFLIGHT", None) for one in ready.events])
             return ready
@@ -78,6 +80,18 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
         _LOG.exception("Event %s (%s) cannot be prepared.", message.event_id, message.event_type)
         reason = f"It could not be prepared: {type(error).__name__}: {error}"
         return Ready((), (judge(claimed[0], delivery.route(message.event_type), Outcome(Verdict.REFUSED, reason)),))
+
+
+def _guarded(connection: Connection, guard: Guard, claimed: Sequence[Claimed]) -> Ready:
+    objections = guard(connection, [one.message for one in claimed])
+    free, ended = [], []
+    for one in claimed:
+        reason = objections.get(one.message.event_id)
+        if reason is None:
+            free.append(one)
+        else:
+            ended.append(Ended(one, "HELD" if one.doubt is None else "IN_DOUBT", reason=reason, counts=False))
+    return Ready(tuple(free), tuple(ended))
 
 
 def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed], route: Route) -> Ready:

@@ -25,6 +25,7 @@ from ticketflow_orch.schema.effects import (
     job_firing,
     late_capture,
     outbox_event,
+    outbox_event_type,
     reminder,
     reminder_kind,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "organization_change",
     "organization_currency",
     "outbox_event",
+    "outbox_event_type",
     "parked_organization",
     "payout",
     "reminder",

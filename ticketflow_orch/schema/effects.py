@@ -53,6 +53,8 @@ outbox_event = table(
     index("outbox_event_ended_idx", "ended_at", where="ended_at IS NOT NULL", postgresql_include=["event_type"]),
 )
 
+outbox_event_type = table("outbox_event_type", text_column("name", primary_key=True))
+
 delivery_stop = table(
     "delivery_stop",
     text_column("kind", primary_key=True),

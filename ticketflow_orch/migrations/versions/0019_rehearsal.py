@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0019"
-down_revision = "0017"
+down_revision = "0018"
 
 REHEARSAL = """
 ALTER TABLE installation ADD COLUMN rehearsal boolean NOT NULL DEFAULT false;

@@ -1,0 +1,71 @@
+"""A server that falls silent: between it and its client packets are dropped, and nobody says that they are."""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_SO_ATTACH_FILTER = 26
+_RETURN = 0x06  # BPF_RET | BPF_K: keep so many bytes of a packet
+
+
+class Wire:
+    """A port on 127.0.0.1 whose connections lead to a server's socket, until they are cut."""
+
+    def __init__(self, server: Path) -> None:
+        self._server = str(server)
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._near: list[socket.socket] = []
+        self._far: list[socket.socket] = []
+        self.port: int = self._listening.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Drop every packet of clients from now on, unacknowledged, their keepalives included, and send none."""
+        program = ctypes.create_string_buffer(struct.pack("HBBI", _RETURN, 0, 0, 0))
+        for near in self._near:
+            near.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(program)))
+        self._forwarding = False
+
+    def close(self) -> None:
+        """Give everything back."""
+        for one in (self._listening, *self._near, *self._far):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    _forwarding = True
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listening.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._server)
+                self._near.append(near)
+                self._far.append(far)
+                for source, target in ((near, far), (far, near)):
+                    threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if self._forwarding:
+                    target.sendall(data)
+            if self._forwarding:
+                target.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def wire(server: Path) -> Iterator[Wire]:
+    """A wire to the server that listens at the socket `server`."""
+    one = Wire(server)
+    try:
+        yield one
+    finally:
+        one.close()

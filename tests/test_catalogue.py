@@ -1,0 +1,150 @@
+"""What the migrations built is known, so that whatever is missing, switched off or replaced is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Engine
+
+from tests.catalogue import ROLES
+from tests.payable import rows
+from tests.statements import execute
+from ticketflow_orch import catalogue
+from ticketflow_orch.catalogue import RUN_ROLE, grant_faults, missing_objects
+from ticketflow_orch.outbox import EVENT_TYPES, WRITTEN_BY_THE_DATABASE
+
+# Functions whose names are written out in full, because a setting would cost every call of theirs.
+WRITTEN_OUT = {"money_movement_recorded"}
+
+
+@pytest.fixture
+def granted(engine: Engine) -> Iterator[Engine]:
+    """A database in which the role of runs was set up."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql(ROLES.read_text("utf-8"))
+    return engine
+
+
+def missing(engine: Engine) -> tuple[str, ...]:
+    with engine.connect() as connection:
+        return missing_objects(connection)
+
+
+def lacking(engine: Engine) -> tuple[str, ...]:
+    with engine.connect() as connection:
+        return grant_faults(connection)
+
+
+@pytest.mark.every_server
+def test_the_catalogue_is_what_the_migrations_build_on_every_server(granted: Engine) -> None:
+    with granted.connect() as connection:
+        found = catalogue.found(connection)
+        assert missing_objects(connection) == grant_faults(connection) == ()
+    assert found == catalogue.expected(), "run `make inventory`"
+
+
+@pytest.mark.every_server
+def test_every_function_looks_where_the_tables_are_whatever_a_session_says(engine: Engine) -> None:
+    # One with a body of its own, instead of a text, was bound to what it names when it was made.
+    loose = rows(
+        engine,
+        """
+        SELECT CAST(proname AS text) FROM pg_proc
+        WHERE pronamespace = CAST('public' AS regnamespace) AND prosqlbody IS NULL
+            AND NOT coalesce(proconfig @> ARRAY['search_path=pg_catalog, public, pg_temp'], false)
+        """,
+    )
+    assert {name for (name,) in loose} == WRITTEN_OUT
+
+
+def test_the_types_that_may_be_written_are_those_that_the_code_writes(engine: Engine) -> None:
+    names = {name for (name,) in rows(engine, "SELECT name FROM outbox_event_type")}
+    assert names == EVENT_TYPES - WRITTEN_BY_THE_DATABASE
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("DROP TABLE statement_mail", "table statement_mail is missing"),
+        ("DROP TABLE settlement_total", "table settlement_total is missing"),
+        ("ALTER TABLE alert SET UNLOGGED", "table alert is not what the migrations made"),
+        ("ALTER TABLE payout ENABLE ROW LEVEL SECURITY", "table payout is not what the migrations made"),
+        (
+            "CREATE RULE lost AS ON INSERT TO outbox_event DO INSTEAD NOTHING",
+            "table outbox_event is not what the migrations made",
+        ),
+        ("ALTER TABLE reminder ALTER COLUMN kind DROP NOT NULL", "table reminder is not what the migrations made"),
+        ("DROP INDEX settlement_pass_one_running", "index settlement_pass_one_running is missing or not valid"),
+        (
+            "ALTER TABLE reminder DROP CONSTRAINT reminder_reservation_id_kind_event_date_key",
+            "constraint reminder_reservation_id_kind_event_date_key is missing or not valid",
+        ),
+        (
+            "ALTER TABLE payout DROP CONSTRAINT payout_amount_check, ADD CONSTRAINT payout_amount_check"
+            " CHECK (amount <> 0)",
+            "constraint payout_amount_check is not what the migrations made",
+        ),
+        (
+            "ALTER TABLE job_execution DISABLE TRIGGER job_execution_transition",
+            "trigger job_execution_transition is missing or switched off",
+        ),
+        (
+            "ALTER TABLE payout ENABLE REPLICA TRIGGER payout_frozen",
+            "trigger payout_frozen is missing or switched off",
+        ),
+        (
+            "CREATE OR REPLACE TRIGGER payout_kept BEFORE TRUNCATE ON payout FOR EACH STATEMENT"
+            " EXECUTE FUNCTION refuse('payouts are never deleted')",
+            "trigger payout_kept is not what the migrations made",
+        ),
+        (
+            "CREATE OR REPLACE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS"
+            " 'BEGIN RETURN coalesce(NEW, OLD); END'",
+            "function refuse() is not what the migrations made",
+        ),
+        ("ALTER FUNCTION refuse_transition() RESET search_path", "function refuse_transition() is not what"),
+        (
+            "ALTER DOMAIN month_start DROP CONSTRAINT month_start_check",
+            "constraint month_start_check is missing or not valid",
+        ),
+    ],
+)
+def test_what_is_not_as_it_was_built_is_named_alone(engine: Engine, damage: str, said: str) -> None:
+    execute(engine, damage)
+    [fault] = missing(engine)
+    assert fault.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("REVOKE INSERT ON ledger_entry FROM ticketflow_run", "may not INSERT ledger_entry, which runs need"),
+        (
+            "REVOKE UPDATE (state, ended_at) ON outbox_event FROM ticketflow_run",
+            "may not UPDATE (ended_at, state) outbox_event, which runs need",
+        ),
+        ("REVOKE SELECT ON settlement_window FROM ticketflow_run", "may not SELECT settlement_window, which runs need"),
+        (
+            "REVOKE USAGE ON SEQUENCE money_movement_id_seq FROM ticketflow_run",
+            "may not USAGE money_movement_id_seq, which runs need",
+        ),
+        (
+            "REVOKE EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) FROM ticketflow_run",
+            "may not EXECUTE outbox_prune(timestamp with time zone,bigint), which runs need",
+        ),
+        ("GRANT CREATE ON SCHEMA public TO PUBLIC", "may create objects in the schema public"),
+    ],
+)
+def test_what_the_role_of_runs_lacks_or_has_too_much_is_named(granted: Engine, damage: str, said: str) -> None:
+    execute(granted, damage)
+    assert lacking(granted) == (f"role {RUN_ROLE} {said}",)
+
+
+def test_a_role_that_may_hide_tables_behind_its_own_is_named(granted: Engine) -> None:
+    execute(granted, f"GRANT TEMPORARY ON DATABASE {granted.url.database} TO PUBLIC")
+    assert lacking(granted) == (f"role {RUN_ROLE} may create temporary tables in this database",)
+
+
+def test_nothing_is_said_of_grants_where_runs_carry_no_role_of_their_own(engine: Engine) -> None:
+    assert lacking(engine) == ()
