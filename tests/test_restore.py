@@ -351,7 +351,7 @@ def standby(server: EmbeddedServer, folder: Path) -> Iterator[EmbeddedServer]:
     """A running standby of `server` that has its own folder."""
     standby = EmbeddedServer(folder, server.binaries, server.parameters)
     folder.mkdir()
-    command = [
+    command: list[str | Path] = [
         programs(server) / "pg_basebackup", "-D", standby.data, "-R", "-X", "stream", "-c", "fast", "--no-sync",
         "-U", "postgres", "-h", server.socket_directory, "-p", "5432",
     ]  # fmt: skip
