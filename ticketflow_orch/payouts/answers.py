@@ -140,7 +140,6 @@ _APPLY = text("""
             outbox_event.first_attempt_at AS attempted_at,
             answer = 'CONFIRMED' AND payout.state IN ('CONFIRMED', 'RETURNED')
                 AND given.provider_ref <> payout.provider_ref AS other_reference,
-            payout.state IN ('REQUESTED', 'IN_DOUBT') AND answer <> payout.state AS applied
             payout.state IN ('REQUESTED', 'IN_DOUBT') AND answer <> payout.state
                 AND (answer <> 'HELD' OR payout.state = 'REQUESTED') AS applied
         FROM unnest(
