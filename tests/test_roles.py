@@ -31,7 +31,7 @@ from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
 from ticketflow_orch.alerts import Alert, alert_once
 from ticketflow_orch.anomalies import accept
-from ticketflow_orch.currencies.replacing import preview_replacement
+from ticketflow_orch.currencies.replacing import replace_currency
 from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.deciding import change
@@ -195,7 +195,7 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
 def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engine) -> None:
     add_organization(engine, external_ref="theatre", currency="BGN")
     with pytest.raises(InputError, match="This database role may not replace a currency"):
-        preview_replacement(restricted, Whose("theatre"), Terms.parse("2026-03", "EUR", "1.95583"))
+        replace_currency(restricted, Whose("theatre"), Terms.parse("2026-03", "EUR", "1.95583"), "ana")
 
 
 PERIOD = "settlement_period (month, state, settled_at, settled_by, closed_at, closed_by, closed_role)"
