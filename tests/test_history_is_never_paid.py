@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
 import os
 from collections import defaultdict
@@ -10,7 +11,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import URL, Engine, text
 
 from tests.books import (
     APRIL,
@@ -25,16 +26,20 @@ from tests.books import (
     set_minimum,
     settle_and_close,
 )
+from tests.conftest import fresh_database
 from tests.folders import Rows, story, write_folder
+from tests.monthly_statements.books import state
 from tests.oracle import AMOUNTS, Business, expected, record
 from tests.payable import close_owing, pay_from, request, rows
 from tests.rows import add_movement, add_organization, instant
-from tests.statements import execute, refusal
+from tests.statements import execute, objection, refusal
 from tests.test_settlement import NOW, settle
 from ticketflow_orch.books import close_month
-from ticketflow_orch.database import transaction
+from ticketflow_orch.database import connect_engine, transaction
+from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import ImportRefused, ImportResult, import_folder
+from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.decisions import hold, reject
 from ticketflow_orch.payouts.paid_from import UnconfirmedError, read_paid_from, set_paid_from, waiting
@@ -451,6 +456,63 @@ def test_an_import_says_from_when_on_an_organization_is_paid(engine: Engine, tmp
         (3, "2026-13", "is not a month written YYYY-MM"),
     ]
     assert rows(engine, found) == [(date(2026, 4, 1),), (None,)]
+
+
+def test_a_statement_names_what_was_settled_elsewhere(engine: Engine, tmp_path: Path) -> None:
+    pay_from(engine, FEBRUARY)
+    for name in ("old", "new"):
+        add_organization(engine, external_ref=name, locale="en")
+    old, new = (number for (number,) in rows(engine, "SELECT id FROM organization ORDER BY id"))
+    add_sales(engine, old, JANUARY, FEBRUARY)
+    add_sales(engine, new, FEBRUARY, FEBRUARY)
+    settle_and_close(engine, JANUARY, FEBRUARY)
+    add_movement(engine, old, 50_000, "2026-01-12T10:00")
+    settle_and_close(engine, MARCH)
+    for month in (JANUARY, FEBRUARY, MARCH):
+        state(engine, tmp_path, month)
+    pages = {
+        (month, name): (tmp_path / str(month) / "organizations" / name / "EUR.html").read_text("utf-8")
+        for month in (JANUARY, FEBRUARY, MARCH)
+        for name in (("old", "new") if month == FEBRUARY else ("old",))
+    }
+    note = "What is about months before February 2026 was settled elsewhere"
+    assert [key for key, page in pages.items() if note in page] == [(JANUARY, "old"), (MARCH, "old")]
+    assert [key for key, page in pages.items() if "Settled elsewhere" in page] == [(JANUARY, "old"), (MARCH, "old")]
+    assert "<th>Settled elsewhere</th><td>-440.00</td>" in pages[MARCH, "old"].replace("\N{MINUS SIGN}", "-")
+    with (tmp_path / "2026-03" / "statements.csv").open(encoding="utf-8") as file:
+        march = {row["organization"]: row for row in csv.DictReader(file)}
+    assert (march["old"]["settled_elsewhere"], march["old"]["due"]) == ("440.00", "0.00")
+
+
+def test_the_role_of_runs_is_told_that_it_may_not_decide(engine: Engine, url: URL) -> None:
+    execute(engine, "CREATE ROLE history_reader LOGIN")
+    execute(engine, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO history_reader")
+    reader = connect_engine(url.set(username="history_reader"), "pytest", connections=1)
+    try:
+        with pytest.raises(InputError, match="may not change from when on people are paid; run it as the owner"):
+            set_paid_from(reader, MARCH, "ana")
+    finally:
+        reader.dispose()
+        execute(engine, "DROP OWNED BY history_reader")
+        execute(engine, "DROP ROLE history_reader")
+
+
+def test_a_database_with_balances_comes_to_know_of_history_and_keeps_them(server: EmbeddedServer) -> None:
+    with fresh_database(server, "template1") as url:
+        migrate(url, "0014")
+        engine = connect_engine(url, "pytest", connections=1)
+        organization = add_organization(engine)
+        close_owing(engine, {organization: 88_000}, JANUARY)
+        kept = "SELECT organization_id, month, opening, net, returned, due, payable, closing FROM organization_balance"
+        before = rows(engine, kept)
+        migrate(url)
+        assert rows(engine, kept) == before
+        assert balances(engine, "settled_elsewhere", "payouts_from", "knows_history") == [(0, None, False)]
+        unpaid = "UPDATE organization_balance SET knows_history = true"
+        with engine.begin() as connection:
+            connection.execute(text("SET LOCAL session_replication_role = replica"))
+            assert "organization_balance_payouts_from_check" in str(objection(lambda: connection.execute(text(unpaid))))
+        engine.dispose()
 
 
 # --- Whatever happens in whatever order

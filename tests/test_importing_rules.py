@@ -315,6 +315,7 @@ OTHER_CONTENT = [
     ("organizations", 1, {"left_on": ""}, "'2026-06-30'"),
     ("organizations", 1, {"contact_email": "a@example.com"}, "nothing"),
     ("organizations", 1, {"locale": "ja-JP"}, "'es-ES'"),
+    ("organizations", 1, {"payouts_from": "2026-03"}, "nothing"),
     ("events", 2, {"organization_ref": "o2"}, "'o1'"),
     ("events", 2, {"title": "Tosca"}, "'Carmen'"),
     ("events", 2, {"status": "CANCELLED"}, "'CLOSED'"),

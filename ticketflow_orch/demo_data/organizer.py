@@ -76,6 +76,7 @@ class Organizer:
         self._rows[ORGANIZATIONS].append((
             self._ref, self._name, self._place.timezone, self._place.currency, str(self._rate),
             str(self._place.tax_bps), self._joined.isoformat(), left, f"office@{self._ref}.example", self._place.locale,
+            "",
         ))  # fmt: skip
         number = 0
         while reservations > 0:

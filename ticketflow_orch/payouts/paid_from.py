@@ -6,12 +6,14 @@ change is kept with who made it, takes effect with the next month that is closed
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy.exc import ProgrammingError
 
 from ticketflow_orch.books.history import moved, pays_from, pays_from_of
 from ticketflow_orch.counts import counted
@@ -22,6 +24,7 @@ from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 
 OWN_SHOWN = 100
+INSUFFICIENT_PRIVILEGE = "42501"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def set_paid_from(
         "organization": organization,
         "by": by,
     }
-    with transaction(engine) as connection:
+    with _allowed(), transaction(engine) as connection:
         # A closing that begins later sees the change, and none is under way.
         connection.execute(text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"))
         _require_change(connection, month, organization)
@@ -137,6 +140,19 @@ def set_paid_from(
         connection.execute(_SET if organization is None else _SET_OWN, values)
         if pays:
             connection.execute(_PAID_NO_MORE)
+
+
+@contextmanager
+def _allowed() -> Iterator[None]:
+    try:
+        yield
+    except ProgrammingError as error:
+        if getattr(error.orig, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
+            raise
+        raise InputError(
+            "The role that this process carries may not change from when on people are paid; run it as the owner of "
+            "the schema."
+        ) from error
 
 
 def in_words(sums: Iterable[Sum]) -> str:
