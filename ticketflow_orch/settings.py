@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import re
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from ticketflow_orch.clock import is_in_reach
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, zone
 
@@ -31,9 +34,16 @@ def _seconds(value: object) -> object:
     if not isinstance(value, str) or re.fullmatch(r"P[0-9DHMSTW.]+", value):
         return value
     try:
+        # nan and inf are refused here too.
         return timedelta(seconds=float(value))
     except (ValueError, OverflowError):
         raise ValueError("write a length of time in ISO 8601, such as PT30M or P1D, or in seconds") from None
+
+
+def _in_reach(value: datetime) -> datetime:
+    if not is_in_reach(value):
+        raise ValueError("write an instant from 1970 to 9998")
+    return value
 
 
 def _longer_than_a_month(value: timedelta) -> timedelta:
@@ -64,17 +74,28 @@ def _json_object(value: object) -> object:
     return kinds
 
 
-Length = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
-Retention = Annotated[timedelta, BeforeValidator(_seconds), AfterValidator(_longer_than_a_month)]
-Lead = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
+# Longer ones lead out of the calendar.
+_LONGEST = timedelta(days=36_525)
+Length = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0), le=_LONGEST)]
+Retention = Annotated[timedelta, BeforeValidator(_seconds), AfterValidator(_longer_than_a_month), Field(le=_LONGEST)]
+Lead = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0), le=_LONGEST)]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_reach)]
+# None of them is so large that a database or a clock would not take it.
+ChunkSize = Annotated[int, Field(ge=1, le=10_000_000)]
+ChunkPause = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
+Workers = Annotated[int, Field(ge=1, le=32)]
+WriterWait = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 # The kind is part of keys, between colons.
 Kind = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+
+
+_PREFIX = "TICKETFLOW_"
 
 
 class Settings(BaseSettings):
     """One field per variable `TICKETFLOW_<FIELD>`; every default suits a laptop."""
 
-    model_config = SettingsConfigDict(env_prefix="TICKETFLOW_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True)
 
     home: Path = Field(Path(".ticketflow"), description="Where the embedded server and Dagster's instance live.")
     database_url: SecretStr | None = Field(None, description="TicketFlow's database; unset: the embedded server.")
@@ -87,16 +108,16 @@ class Settings(BaseSettings):
     first_month: Annotated[str, AfterValidator(_month_key)] = Field(
         "2025-01", description="YYYY-MM; the first partition. Earlier movements are refused at import."
     )
-    fixed_clock: AwareDatetime | None = Field(
+    fixed_clock: Moment | None = Field(
         None, description="ISO instant with offset; business time stands still there (demos, rehearsals)."
     )
-    chunk_size: int = Field(20_000, ge=1, description="Organizations settled per transaction.")
-    chunk_pause: float = Field(0, ge=0, description="Seconds a settlement worker rests between two chunks.")
-    workers: int = Field(2, ge=1, le=32, description="Settlement workers (threads, one connection each) per run.")
-    writer_wait: float = Field(
-        60, gt=0, description="Seconds a settlement waits for transactions that were writing movements at its cutoff."
+    chunk_size: ChunkSize = Field(20_000, description="Organizations settled per transaction.")
+    chunk_pause: ChunkPause = Field(0, description="Seconds a settlement worker rests between two chunks.")
+    workers: Workers = Field(2, description="Settlement workers (threads, one connection each) per run.")
+    writer_wait: WriterWait = Field(
+        60, description="Seconds a settlement waits for transactions that were writing movements at its cutoff."
     )
-    parked_limit: int = Field(100, ge=0, description="Organizations a pass may park before it gives up.")
+    parked_limit: int = Field(100, ge=0, le=1_000_000, description="Organizations a pass may park before it gives up.")
     auto_close: bool = Field(
         True, description="Whether the schedule closes settled months whose checks are green; else people do."
     )
@@ -120,12 +141,13 @@ class Settings(BaseSettings):
     payout_review_factor: Decimal = Field(
         Decimal(3),
         gt=0,
+        le=1_000_000,
         description="A month's payouts of a currency wait for a person above this many times the greatest of the last.",
     )
     payout_review_first: bool = Field(
         False, description="Whether the first payouts of a currency, which have nothing to compare with, wait too."
     )
-    mail_from: AwareDatetime | None = Field(
+    mail_from: Moment | None = Field(
         None, description="ISO instant with offset; what was due before it is loaded history and mails nobody."
     )
     mail_sender: Annotated[str, AfterValidator(_sender)] = Field(
@@ -179,3 +201,30 @@ def read_settings() -> Settings:
         raise InputError(f"{variable}={first['input']!r} is refused: {fault}.") from None
     except InputError as error:
         raise InputError(f"A TICKETFLOW_ variable is refused: {error}") from None
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """A sentence about each TICKETFLOW_ variable that nobody reads, most likely because it is misspelt.
+
+    Variables that the configuration of delivery names are read.
+    """
+    known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
+    # Whatever their case, as for those that are read.
+    unknown = sorted(name for name in environment if name.upper().startswith(_PREFIX) and name.upper() not in known)
+    if not unknown:
+        return ()
+    named = _delivery_configuration(environment)
+    return tuple(_unknown(name, known) for name in unknown if name not in named)
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.7)
+    fix = f"did you mean {nearest[0]}?" if nearest else "`ticketflow doctor` lists those there are."
+    return f"{name} is set, and no setting has this name; {fix}"
+
+
+def _delivery_configuration(environment: Mapping[str, str]) -> str:
+    try:
+        return Path(environment.get(f"{_PREFIX}DELIVERY", "")).read_text("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""

@@ -23,7 +23,7 @@ def close(
     Exit code 1 when a month is refused, or a check is red.
     """
     from ticketflow_orch.account import account
-    from ticketflow_orch.cli.month_runs import close_months
+    from ticketflow_orch.cli.month_runs import close_months, require_over
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.months import Month, months_between
 
@@ -32,7 +32,8 @@ def close(
     months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
     if not months:
         raise InputError(f"There is no month from {first} to {last}; turn the two around.")
-    with instance_and_database("close"):
+    with instance_and_database("close") as engine:
+        require_over(engine, months)
         run = close_months(months, {"user": by or account()})
     out = console()
     for said in run.said:

@@ -23,7 +23,7 @@ from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.instance import POOLS, dagster_home, home_is_current, storage_is_current, unlimited_pools
 from ticketflow_orch.migrate import require_current_schema
-from ticketflow_orch.settings import Settings
+from ticketflow_orch.settings import Settings, unknown_variables
 
 _LEAST_FREE = 1 << 30  # bytes
 _LONGEST_SILENCE = 120  # seconds; a heartbeat comes every 30
@@ -57,6 +57,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     databases = resolve(settings)
     yield _versions()
     yield _configured(settings)
+    yield from (Finding("settings", State.STOPPED, *sentence.split("; ", 1)) for sentence in unknown_variables())
     yield _folder(settings, databases)
     yield _code_location()
     yield _server(databases)

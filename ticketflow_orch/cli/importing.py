@@ -74,12 +74,12 @@ def _list_problems(refusal: ImportRefused, file: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ticketflow_orch.importing.folder import printable
+    from ticketflow_orch.importing.folder import escaped
 
     out = console(stderr=True)
     table = Table("file", "line", "column", "value", "reason", box=None, pad_edge=False)
     for problem in refusal.problems:
-        cells = (problem.file, str(problem.line), problem.column, printable(problem.value), problem.reason)
+        cells = (problem.file, str(problem.line), problem.column, escaped(problem.value), problem.reason)
         # As text: a value may look like rich's markup.
         table.add_row(*(Text(cell, overflow="fold") for cell in cells))
     out.print(table)

@@ -37,7 +37,7 @@ def settle(
     Exit code 1 when a month failed, has parked organizations, or a check is red. What Ctrl-C interrupts is neither lost
     nor posted twice: the same command goes on from there.
     """
-    from ticketflow_orch.cli.month_runs import settle_months
+    from ticketflow_orch.cli.month_runs import require_over, settle_months
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.months import Month, months_between
 
@@ -54,6 +54,7 @@ def settle(
         return
     green = True
     with instance_and_database("settle") as engine:
+        require_over(engine, months)
         for run in settle_months(engine, months, tags={}, full=full):
             green = report(run) and green
     raise typer.Exit(0 if green else 1)

@@ -56,10 +56,10 @@ def find_files(folder: Path) -> Found:
             f"The folder {folder} holds nothing to import; it needs at least one of {', '.join(_NAMES)}, "
             f"ending in {', '.join(ENDINGS)}."
         )
-    return Found(files, tuple(map(printable, others)))
+    return Found(files, tuple(map(escaped, others)))
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` on one line, with escapes for what a terminal would not show, or would act upon."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text
@@ -71,7 +71,7 @@ def _refuse_misnamed(folder: Path, names: list[str], files: dict[str, Path]) -> 
     if not meant:
         return
     found = "" if files else "nothing to import, but "
-    listed = ", ".join(f"{printable(name)}{_advice(name, kind, files)}" for name, kind in meant.items())
+    listed = ", ".join(f"{escaped(name)}{_advice(name, kind, files)}" for name, kind in meant.items())
     they = "which is no name of a file to import; rename it, or take it"
     if len(meant) > 1:
         they = "which are no names of files to import; rename them, or take them"
