@@ -46,6 +46,13 @@ def _in_reach(value: datetime) -> datetime:
     return value
 
 
+def _within_a_century(value: timedelta) -> timedelta:
+    # Longer ones lead out of the calendar.
+    if abs(value) > timedelta(days=36_525):
+        raise ValueError("write a length of time of at most P36525D, a hundred years")
+    return value
+
+
 def _longer_than_a_month(value: timedelta) -> timedelta:
     if value < timedelta(days=40):
         raise ValueError("keep records for P40D or longer, since a monthly window is judged by its firing")
@@ -74,17 +81,22 @@ def _json_object(value: object) -> object:
     return kinds
 
 
-# Longer ones lead out of the calendar.
-_LONGEST = timedelta(days=36_525)
-Length = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0), le=_LONGEST)]
-Retention = Annotated[timedelta, BeforeValidator(_seconds), AfterValidator(_longer_than_a_month), Field(le=_LONGEST)]
-Lead = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0), le=_LONGEST)]
+_Span = Annotated[timedelta, AfterValidator(_within_a_century), BeforeValidator(_seconds)]
+Length = Annotated[_Span, Field(ge=timedelta(0))]
+Retention = Annotated[_Span, AfterValidator(_longer_than_a_month)]
+Lead = Annotated[_Span, Field(gt=timedelta(0))]
 Moment = Annotated[AwareDatetime, AfterValidator(_in_reach)]
-# None of them is so large that a database or a clock would not take it.
-ChunkSize = Annotated[int, Field(ge=1, le=10_000_000)]
-ChunkPause = Annotated[float, Field(ge=0, le=3600, allow_inf_nan=False)]
-Workers = Annotated[int, Field(ge=1, le=32)]
-WriterWait = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+# Of how a settlement is carried out: what a database and a clock can take.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "chunk_size": (1, 10_000_000),
+    "chunk_pause": (0, 3600),
+    "workers": (1, 32),
+    "writer_wait": (0.001, 86_400),
+}
+ChunkSize = Annotated[int, Field(ge=BOUNDS["chunk_size"][0], le=BOUNDS["chunk_size"][1])]
+ChunkPause = Annotated[float, Field(ge=BOUNDS["chunk_pause"][0], le=BOUNDS["chunk_pause"][1])]
+Workers = Annotated[int, Field(ge=BOUNDS["workers"][0], le=BOUNDS["workers"][1])]
+WriterWait = Annotated[float, Field(ge=BOUNDS["writer_wait"][0], le=BOUNDS["writer_wait"][1])]
 # The kind is part of keys, between colons.
 Kind = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 
@@ -115,7 +127,8 @@ class Settings(BaseSettings):
     chunk_pause: ChunkPause = Field(0, description="Seconds a settlement worker rests between two chunks.")
     workers: Workers = Field(2, description="Settlement workers (threads, one connection each) per run.")
     writer_wait: WriterWait = Field(
-        60, description="Seconds a settlement waits for transactions that were writing movements at its cutoff."
+        60,
+        description="Seconds a settlement waits for transactions that were writing movements at its cutoff.",
     )
     parked_limit: int = Field(100, ge=0, le=1_000_000, description="Organizations a pass may park before it gives up.")
     auto_close: bool = Field(
@@ -208,18 +221,19 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> tuple[str,
 
     Variables that the configuration of delivery names are read.
     """
-    known = {f"{_PREFIX}{name.upper()}" for name in Settings.model_fields}
     # Whatever their case, as for those that are read.
-    unknown = sorted(name for name in environment if name.upper().startswith(_PREFIX) and name.upper() not in known)
+    given = {name: name.upper().removeprefix(_PREFIX) for name in environment if name.upper().startswith(_PREFIX)}
+    known = [name.upper() for name in Settings.model_fields]
+    unknown = {name: setting for name, setting in sorted(given.items()) if setting not in known}
     if not unknown:
         return ()
     named = _delivery_configuration(environment)
-    return tuple(_unknown(name, known) for name in unknown if name not in named)
+    return tuple(_unknown(name, setting, known) for name, setting in unknown.items() if name not in named)
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name.upper(), known, n=1, cutoff=0.7)
-    fix = f"did you mean {nearest[0]}?" if nearest else "`ticketflow doctor` lists those there are."
+def _unknown(name: str, setting: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(setting, known, n=1)
+    fix = f"did you mean {_PREFIX}{nearest[0]}?" if nearest else "`ticketflow doctor` lists those there are."
     return f"{name} is set, and no setting has this name; {fix}"
 
 
