@@ -50,7 +50,8 @@ class Place:
             there = next(one for one in (path, *path.parents) if one.exists())
             if not there.is_dir():
                 raise InputError(
-                    f"Statements cannot be put into {path}: {there} is no folder; set TICKETFLOW_STATEMENTS_PLACE to one."
+                    f"Statements cannot be put into {path}, because {there} is no folder; "
+                    "set TICKETFLOW_STATEMENTS_PLACE to one."
                 )
             return cls(path)
         from upath import UPath
