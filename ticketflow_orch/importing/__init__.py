@@ -52,9 +52,9 @@ def import_folder(
         InputError: there is nothing to import, or a file cannot be read, or `problems` not written.
     """
     found = find_files(folder)
-    with problems_file(problems) as report, import_turn(engine) as connection:
+    with problems_file(problems) as file, import_turn(engine) as connection:
         result = import_batches(
-            connection, str(folder.resolve()), read_files(found.files), first_month, progress, report=report
+            connection, str(folder.resolve()), read_files(found.files), first_month, progress, problems=file
         )
         if check:
             connection.rollback()

@@ -19,7 +19,7 @@ from ticketflow_orch.importing.kinds import (
 )
 from ticketflow_orch.importing.linking import link
 from ticketflow_orch.importing.oddities import odd_but_allowed
-from ticketflow_orch.importing.problems import Report
+from ticketflow_orch.importing.problems import ProblemFile
 from ticketflow_orch.importing.rules import judge
 from ticketflow_orch.importing.staging import Progress, Staging
 from ticketflow_orch.months import Month
@@ -149,19 +149,19 @@ def import_batches(
     first_month: Month,
     progress: Progress | None = None,
     *,
-    report: Report | None = None,
+    problems: ProblemFile | None = None,
 ) -> ImportResult:
     """Import all rows of `batches` inside the turn that `connection` has (see `turn.import_turn`).
 
     Batches may come in any order and several for one kind; lines number the rows of a kind. `source` says to readers
-    of data_import where the rows are from. When nothing is new, nothing is written. `report` is told every problem
+    of data_import where the rows are from. When nothing is new, nothing is written. `problems` gets all of them
     before ImportRefused is raised.
 
     Raises:
         ImportRefused: rows are bad; lists them.
         InputError: a batch cannot be read.
     """
-    staging = Staging(connection, progress, report)
+    staging = Staging(connection, progress, problems)
     for batch in batches:
         staging.copy(batch)
     link(staging, first_month)

@@ -7,11 +7,11 @@ import os
 import pickle
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TextIO, cast
 
 from sqlalchemy import Connection, text
 
@@ -26,6 +26,7 @@ _IN_MEMORY = 1 << 20  # bytes
 
 # Number of the kind, line, number of the column.
 Order = tuple[int, int, int]
+Found = tuple[Order, "Problem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,23 +77,44 @@ class ImportRefused(InputError):  # noqa: N818 - a refusal, like the database's
         super().__init__("\n".join([sentence, *(f"  {problem}" for problem in problems)]))
 
 
-# Takes one problem after the other.
-Report = Callable[[Problem], None]
+class ProblemFile:
+    """Writes all problems to a CSV file, those that are found one by one before the others in a row."""
+
+    def __init__(self, file: TextIO, spool: IO[bytes]) -> None:
+        self._spool = spool
+        self._writer = Writer(file)
+        self._writer.writerow(("file", "line", "column", "value", "reason"))
+
+    def keep(self, found: Found) -> None:
+        """Keep a problem until all are written."""
+        pickle.dump(found, self._spool)
+
+    def write(self, others: Iterator[Found]) -> None:
+        """Write the problems that were kept, and `others`, in order."""
+        for _, problem in heapq.merge(self._kept(), others, key=_order):
+            cells = (problem.file, str(problem.line), problem.column, plain(problem.value), plain(problem.reason))
+            self._writer.writerow(cells)
+
+    def _kept(self) -> Iterator[Found]:
+        # Kind by kind and row by row, as they were read.
+        self._spool.seek(0)
+        with suppress(EOFError):
+            while True:
+                yield pickle.load(self._spool)  # noqa: S301 - written by us, above
 
 
 class Findings:
     """The problems of one import as they are found, in whatever order; memory stays bounded however many come.
 
-    Those of cells are found here, those of rows by the database, which keeps them in a temporary table. `report` is
-    given all of them in order before the import is refused.
+    Those of cells are found here, those of rows by the database, which keeps them in a temporary table. `file` gets all
+    of them before the import is refused.
     """
 
-    def __init__(self, connection: Connection, report: Report | None = None) -> None:
+    def __init__(self, connection: Connection, file: ProblemFile | None = None) -> None:
         self._connection = connection
-        self._report = report
+        self._file = file
         self._counted: Counter[tuple[str, str, str]] = Counter()
-        self._kept: list[tuple[Order, Problem]] = []
-        self._all: IO[bytes] = tempfile.SpooledTemporaryFile(_IN_MEMORY)  # noqa: SIM115 - as long as we live
+        self._kept: list[Found] = []
         connection.execute(_TABLE)
 
     def note(self, problem: Problem, order: Order) -> None:
@@ -102,8 +124,8 @@ class Findings:
         self._kept.append(found)
         if len(self._kept) > 10 * SHOWN:
             self._kept = sorted(self._kept, key=_order)[:SHOWN]
-        if self._report is not None:
-            pickle.dump(found, self._all)
+        if self._file is not None:
+            self._file.keep(found)
 
     def note_found_by(self, query: str, kind: int, file: str) -> bool:
         """Count what `query` finds, rows of line, position, column, value and reason; returns whether it found any."""
@@ -116,23 +138,13 @@ class Findings:
             self._counted[row.file, row.column, row.reason] += row.count
         if not self._counted:
             return
-        if self._report is not None:
-            for _, problem in heapq.merge(self._all_cells(), self._rows(_ROWS), key=_order):
-                self._report(problem)
+        if self._file is not None:
+            self._file.write(self._rows(_ROWS))
         first = sorted([*self._kept, *self._rows(f"{_ROWS} LIMIT {SHOWN}")], key=_order)[:SHOWN]
         summary = tuple(ProblemCount(*kind, count) for kind, count in self._counted.most_common())
         raise ImportRefused(tuple(problem for _, problem in first), self._counted.total(), summary)
 
-    def _all_cells(self) -> Iterator[tuple[Order, Problem]]:
-        # Kind by kind and row by row, as they were read; those of a row in the order of the file's columns.
-        self._all.seek(0)
-        try:
-            while True:
-                yield pickle.load(self._all)  # noqa: S301 - written by us, above
-        except EOFError:
-            return
-
-    def _rows(self, query: str) -> Iterator[tuple[Order, Problem]]:
+    def _rows(self, query: str) -> Iterator[Found]:
         for row in self._connection.execute(text(query).execution_options(yield_per=1_000)):
             yield (
                 (row.kind, row.line, row.position),
@@ -141,8 +153,8 @@ class Findings:
 
 
 @contextmanager
-def problems_file(path: Path | None) -> Iterator[Report | None]:
-    """Something that writes problems to `path` as CSV; the file is there, whole, when the block has judged all rows.
+def problems_file(path: Path | None) -> Iterator[ProblemFile | None]:
+    """A file for the problems of one import, in its place once the block has judged all rows; None without a path.
 
     Raises:
         InputError: it cannot be written; before anything else is done.
@@ -157,25 +169,20 @@ def problems_file(path: Path | None) -> Iterator[Report | None]:
         file = draft.open("w", encoding="utf-8", newline="")
     except OSError as error:
         raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from None
-    with file:
-        writer = Writer(file)
-        writer.writerow(("file", "line", "column", "value", "reason"))
-        try:
-            yield lambda one: writer.writerow(
-                (one.file, str(one.line), one.column, plain(one.value), plain(one.reason))
-            )
-        except ImportRefused:
-            file.flush()
-            draft.replace(path)
-            raise
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
-        file.flush()
+    try:
+        with file, tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
+            try:
+                yield ProblemFile(file, cast(IO[bytes], spool))
+            except ImportRefused:
+                file.flush()
+                draft.replace(path)
+                raise
         draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
 
 
-def _order(found: tuple[Order, Problem]) -> Order:
+def _order(found: Found) -> Order:
     return found[0]
 
 

@@ -14,7 +14,7 @@ from psycopg import sql
 from sqlalchemy import Connection
 
 from ticketflow_orch.importing.kinds import KINDS, Batch, Column, Kind
-from ticketflow_orch.importing.problems import Findings, Problem, Report
+from ticketflow_orch.importing.problems import Findings, Problem, ProblemFile
 
 # What is being done, and how many rows of it are done.
 Progress = Callable[[str, int], None]
@@ -24,9 +24,11 @@ _ROWS_PER_REPORT = 10_000
 class Staging:
     """The staged rows of one import, in the transaction of `connection`, and what was found wrong with them."""
 
-    def __init__(self, connection: Connection, progress: Progress | None = None, report: Report | None = None) -> None:
+    def __init__(
+        self, connection: Connection, progress: Progress | None = None, problems: ProblemFile | None = None
+    ) -> None:
         self.connection = connection
-        self.findings = Findings(connection, report)
+        self.findings = Findings(connection, problems)
         self.rows = dict.fromkeys(KINDS, 0)
         self.without_rows: list[str] = []
         self.files = {kind: kind.name for kind in KINDS}
