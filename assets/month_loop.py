@@ -74,9 +74,9 @@ def months_of(context: dg.AssetExecutionContext) -> list[Month]:
         InputError: it names none, or one before the first partition.
     """
     tags = context.run.tags
-    ends = [tags[tag] for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG) if tag in tags]
-    first, last = ends or [tags.get(PARTITION_NAME_TAG)] * 2
-    if first is None or last is None:
+    first = tags.get(ASSET_PARTITION_RANGE_START_TAG) or tags.get(PARTITION_NAME_TAG)
+    last = tags.get(ASSET_PARTITION_RANGE_END_TAG) or tags.get(PARTITION_NAME_TAG)
+    if not first or not last:
         raise InputError("This run names no month; choose one where it is launched, such as 2026-03.")
     if Month.parse(last) < Month.parse(first):
         raise InputError(f"There is no month from {first} to {last}; turn the two around.")

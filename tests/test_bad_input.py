@@ -303,6 +303,21 @@ def as_gzip(change: Callable[[bytes], bytes]) -> Spoil:
     return spoil
 
 
+def placed(*names: str) -> Spoil:
+    """Put files beside the others."""
+
+    def spoil(folder: Path) -> None:
+        for name in names:
+            (folder / name).touch()
+
+    return spoil
+
+
+def folder_of_parts(folder: Path) -> None:
+    (folder / "events.csv").unlink()
+    (folder / "events.csv").mkdir()
+
+
 def endless_cell(folder: Path) -> None:
     rows = story()["organizations"]
     columns = {name: [row[name] or None for row in rows] for name in rows[0]}
@@ -322,25 +337,25 @@ FILES: Mapping[str, tuple[Spoil, str]] = {
     "British spelling": (renamed("organizations.csv", "organisations.csv"), "(did you mean organizations.csv?)"),
     "the singular": (renamed("events.csv", "event.csv"), "event.csv (did you mean events.csv?)"),
     "a copy": (
-        lambda folder: (folder / "events.csv.bak").touch(),
+        placed("events.csv.bak"),
         "events.csv.bak beside events.csv, which is no name",
     ),
     "two downloads": (
-        lambda folder: [(folder / f"events ({number}).csv").touch() for number in (1, 2)],
+        placed("events (1).csv", "events (2).csv"),
         "events (1).csv beside events.csv, events (2).csv beside events.csv, which are no names of files to import",
     ),
     "tabs by name": (renamed("events.csv", "events.tsv"), "events.tsv (did you mean events.csv?)"),
     "packed parquet": (renamed("events.csv", "Events.Parquet"), "Events.Parquet (did you mean events.parquet?)"),
     "a name that is not UTF-8": (
-        lambda folder: (folder / "events\udcff.csv").touch(),
+        placed("events\udcff.csv"),
         "events\\udcff.csv beside events.csv",
     ),
     "a folder of parts": (
-        lambda folder: [(folder / "events.csv").unlink(), (folder / "events.csv").mkdir()],
+        folder_of_parts,
         "events.csv is no file; put the file itself there.",
     ),
     "twice": (
-        lambda folder: (folder / "events.csv.gz").touch(),
+        placed("events.csv.gz"),
         "events.csv and events.csv.gz; keep one file for events",
     ),
     # What is in them.

@@ -86,8 +86,8 @@ def _list_problems(refusal: ImportRefused, file: Path | None) -> None:
     if len(refusal.problems) > 1:
         summary = Table("rows", "file", "column", "reason", box=None, pad_edge=False)
         for kind in refusal.summary[:_KINDS_SHOWN]:
-            cells = (f"{kind.count:,}", kind.file, kind.column, kind.reason)
-            summary.add_row(*(Text(cell, overflow="fold") for cell in cells))
+            counted = (f"{kind.count:,}", kind.file, kind.column, kind.reason)
+            summary.add_row(*(Text(cell, overflow="fold") for cell in counted))
         out.print("\nBy file, column and reason:")
         out.print(summary)
     if file is not None:

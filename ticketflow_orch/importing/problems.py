@@ -135,7 +135,7 @@ class Findings:
     def refuse_any(self) -> None:
         """Raise ImportRefused unless nothing was found."""
         for row in self._connection.execute(_SUMMARY):
-            self._counted[row.file, row.column, row.reason] += row.count
+            self._counted[row.file, row.column, row.reason] += row.number
         if not self._counted:
             return
         if self._file is not None:
@@ -206,7 +206,7 @@ _SUMMARY = text(r"""
     SELECT file, "column",
         regexp_replace(regexp_replace(reason, '[,:] .*$', ''), '^stands on line \d+ ', 'stands on an earlier line ')
             AS reason,
-        count(*) AS count
+        count(*) AS number
     FROM found_problem GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
 """)
 
