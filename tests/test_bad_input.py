@@ -129,6 +129,11 @@ ARGUMENTS = [
     bad("Invalid value for '--undo'", "import", "--undo", "9" * 30),
     bad("are about a folder, not about --undo", "import", "--undo", "7", "--check"),
     bad("There is no folder nowhere; name one that holds organizations.csv", "import", "nowhere"),
+    bad("names a server of your own; only the embedded one is started and stopped here.", "db", "start"),
+    bad("names a server of your own; only the embedded one is started and stopped here.", "db", "stop"),
+    bad("cannot be written (No such file or directory)", "metrics", "--textfile", "/nowhere/x.prom"),
+    bad("Invalid value for '--months'", "demo", "--months", "0"),
+    bad("Invalid value for '--port'", "ui", "--port", "99999"),
     bad("No such command", "setle", "2026-01"),
 ]
 
@@ -253,6 +258,29 @@ def test_what_makes_no_sense_is_refused_in_a_sentence_and_changes_nothing(
     # Usage errors come in a box, which breaks its lines.
     assert case.said in " ".join(said.replace("│", " ").split())
     assert said.startswith("Usage") or said.count("\n") == 1
+    assert contents(world.engine) == before
+
+
+FAR = [
+    ("books", "--from", "1970-01", "--to", "9998-12"),
+    ("late", "--month", "9998-12"),
+    ("explain", "hall", "1970-01"),
+    ("explain", "hall", "9998-12"),
+    ("statement", "hall", "9998-12"),
+    ("payouts", "list", "--month", "1970-01"),
+    ("audit", "--month", "9998-12"),
+]
+
+
+@pytest.mark.parametrize("arguments", FAR, ids=" ".join)
+def test_a_month_at_the_edge_of_the_calendar_is_answered_or_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    before = contents(world.engine)
+    monkeypatch.setattr(sys, "argv", ["ticketflow", *arguments])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code in {0, 2}, capfd.readouterr()
     assert contents(world.engine) == before
 
 
