@@ -4,9 +4,17 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
+from assets.partitions import months
 from ticketflow_orch.database import transaction
+from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.firings import record, scheduled_firing
 from ticketflow_orch.months import Month
@@ -27,20 +35,27 @@ def each_month(
     Whatever ends the run, the months that are done by then are materialized.
 
     Raises:
-        Failure: `work` raised one of `refusals`, which ends the run, or of `own_faults`, which are faults of their
-            month alone: the months after it are done all the same. The description has a sentence for each.
+        Failure: `work` raised one of `refusals`, or the database is in no state for it, which ends the run; or of
+            `own_faults`, which are faults of their month alone: the months after it are done all the same. The
+            description has a sentence for each.
     """
     done: dict[str, Mapping[str, Any]] = {}
     faults: list[Exception] = []
     try:
         _record_firing(context, engine)
-        for month in sorted(map(Month.parse, context.partition_keys)):
+        for month in months_of(context):
             try:
                 done[str(month)] = work(month)
             except own_faults as error:
                 faults.append(error)
     except refusals as error:
         faults.append(error)
+    except DBAPIError as error:
+        yield from _materializations(context, done)
+        fault = database_fault(error)
+        if fault is None:
+            raise
+        raise dg.Failure(fault.sentence) from error
     except BaseException:
         yield from _materializations(context, done)
         raise
@@ -50,6 +65,37 @@ def each_month(
     for key, metadata in done.items():
         context.add_asset_metadata(metadata, partition_key=key)
     yield dg.MaterializeResult()
+
+
+def months_of(context: dg.AssetExecutionContext) -> list[Month]:
+    """The months that a run is for, in order; there is at least one.
+
+    Raises:
+        InputError: it names none, or one before the first partition.
+    """
+    tags = context.run.tags
+    first = tags.get(ASSET_PARTITION_RANGE_START_TAG) or tags.get(PARTITION_NAME_TAG)
+    last = tags.get(ASSET_PARTITION_RANGE_END_TAG) or tags.get(PARTITION_NAME_TAG)
+    if not first or not last:
+        raise InputError("This run names no month; choose one where it is launched, such as 2026-03.")
+    if Month.parse(last) < Month.parse(first):
+        raise InputError(f"There is no month from {first} to {last}; turn the two around.")
+    earliest = months.get_first_partition_key()
+    if earliest is None or Month.parse(first) < Month.parse(earliest):
+        raise InputError(f"{first} is before the first month, {earliest}; choose a later one.")
+    return sorted(map(Month.parse, context.partition_keys))
+
+
+def month_of(context: dg.AssetExecutionContext) -> Month:
+    """The one month that a run is for.
+
+    Raises:
+        InputError: it names none, or several, or one before the first partition.
+    """
+    found = months_of(context)
+    if len(found) > 1:
+        raise InputError(f"A run takes one month, and this one names {len(found)}; launch them as a backfill.")
+    return found[0]
 
 
 def launched_by(tags: Mapping[str, str]) -> str:

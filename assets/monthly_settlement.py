@@ -8,7 +8,7 @@ import dagster as dg
 from pydantic import Field
 from sqlalchemy import Engine
 
-from assets.month_loop import each_month, launched_by
+from assets.month_loop import each_month, launched_by, month_of
 from assets.partitions import months
 from assets.progress import settlement_progress
 from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
@@ -17,7 +17,7 @@ from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import read_installation
 from ticketflow_orch.months import Month
-from ticketflow_orch.settings import settings
+from ticketflow_orch.settings import BOUNDS, settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.settlement.dry_run import dry_run
 
@@ -25,17 +25,28 @@ from ticketflow_orch.settlement.dry_run import dry_run
 class SettlementConfig(dg.Config):
     """How to go about it; but for a dry run, which posts nothing, nothing here changes what is posted."""
 
-    chunk_size: int = Field(settings().chunk_size, ge=1, description="Organizations per transaction.")
-    chunk_pause: float = Field(settings().chunk_pause, ge=0, description="Seconds of rest between two chunks.")
-    workers: int = Field(settings().workers, ge=1, le=32, description="Threads of this run, one connection each.")
+    chunk_size: int = Field(settings().chunk_size, description="Organizations per transaction.")
+    chunk_pause: float = Field(settings().chunk_pause, description="Seconds of rest between two chunks.")
+    workers: int = Field(settings().workers, description="Threads of this run, one connection each.")
     writer_wait: float = Field(
-        settings().writer_wait, gt=0, description="Seconds to wait for transactions that are writing movements."
+        settings().writer_wait, description="Seconds to wait for transactions that are writing movements."
     )
     full: bool = Field(
         False, description="Recompute every organization, closed months included, not only those that can have changed."
     )
     dry_run: bool = Field(False, description="Show what would be posted now, and post nothing.")
     dry_run_file: str = Field("", description="Where a dry run writes all it would post as CSV; empty: no file.")
+
+    def require_sound(self) -> None:
+        """Raise InputError for a number that is out of bounds; the launchpad itself knows no bounds."""
+        for name, (lowest, highest) in BOUNDS.items():
+            value = getattr(self, name)
+            if not lowest <= value <= highest:
+                raise InputError(f"{name}: {value} is refused; write a number from {lowest} to {highest:,}.")
+        if self.dry_run_file and not self.dry_run:
+            raise InputError(
+                f"dry_run_file: {self.dry_run_file!r} is for a dry run; set dry_run: true, or leave it out."
+            )
 
 
 @dg.asset(
@@ -62,7 +73,11 @@ def monthly_settlement(
     is not over in every organization's time zone is refused. With `dry_run: true` in the run's configuration nothing
     is posted, and what would be is an observation of the month instead of a materialization.
     """
-    month = Month.parse(context.partition_key)
+    try:
+        config.require_sound()
+        month = month_of(context)
+    except InputError as error:
+        raise dg.Failure(str(error)) from error
     with database.engine(f"monthly_settlement/{month}", connections=config.workers + 2) as engine:
         if config.dry_run:
             yield _rehearse(context, config, engine, month, clock)

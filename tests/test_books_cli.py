@@ -15,6 +15,7 @@ from ticketflow_orch import cli, databases
 from ticketflow_orch.cli.session import database
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.demo_data import load_demo
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
@@ -52,8 +53,16 @@ def test_months_are_closed_in_order_and_shown(closed: Result) -> None:
     assert "CLOSED" in invoke("status").stdout
 
 
-def test_a_month_that_may_not_be_closed_is_named_with_why(closed: Result) -> None:
-    refused = invoke("close", "2026-05")
+def test_a_month_that_may_not_be_closed_is_named_with_why(closed: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match=r"2026-05 is not over in .* and it is 2026-04-15"):
+        invoke("close", "2026-05")
+    monkeypatch.setenv("TICKETFLOW_FIXED_CLOCK", "2026-06-15T10:00:00Z")
+    settings.cache_clear()
+    try:
+        refused = invoke("close", "2026-05")
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()
     assert refused.exit_code == 1
     assert "2026-03 is SETTLED, and months are closed in order; close it before 2026-05" in refused.stdout
 

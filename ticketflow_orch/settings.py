@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import json
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
@@ -14,6 +16,7 @@ from typing import Annotated
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from ticketflow_orch.clock import is_in_reach
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, zone
 
@@ -31,9 +34,23 @@ def _seconds(value: object) -> object:
     if not isinstance(value, str) or re.fullmatch(r"P[0-9DHMSTW.]+", value):
         return value
     try:
+        # nan and inf are refused here too.
         return timedelta(seconds=float(value))
     except (ValueError, OverflowError):
         raise ValueError("write a length of time in ISO 8601, such as PT30M or P1D, or in seconds") from None
+
+
+def _in_reach(value: datetime) -> datetime:
+    if not is_in_reach(value):
+        raise ValueError("write an instant from 1970 to 9998")
+    return value
+
+
+def _within_a_century(value: timedelta) -> timedelta:
+    # Longer ones lead out of the calendar.
+    if abs(value) > timedelta(days=36_525):
+        raise ValueError("write a length of time of at most P36525D, a hundred years")
+    return value
 
 
 def _longer_than_a_month(value: timedelta) -> timedelta:
@@ -64,17 +81,33 @@ def _json_object(value: object) -> object:
     return kinds
 
 
-Length = Annotated[timedelta, BeforeValidator(_seconds), Field(ge=timedelta(0))]
-Retention = Annotated[timedelta, BeforeValidator(_seconds), AfterValidator(_longer_than_a_month)]
-Lead = Annotated[timedelta, BeforeValidator(_seconds), Field(gt=timedelta(0))]
+_Span = Annotated[timedelta, AfterValidator(_within_a_century), BeforeValidator(_seconds)]
+Length = Annotated[_Span, Field(ge=timedelta(0))]
+Retention = Annotated[_Span, AfterValidator(_longer_than_a_month)]
+Lead = Annotated[_Span, Field(gt=timedelta(0))]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_reach)]
+# Of how a settlement is carried out: what a database and a clock can take.
+BOUNDS: Mapping[str, tuple[float, float]] = {
+    "chunk_size": (1, 10_000_000),
+    "chunk_pause": (0, 3600),
+    "workers": (1, 32),
+    "writer_wait": (0.001, 86_400),
+}
+ChunkSize = Annotated[int, Field(ge=BOUNDS["chunk_size"][0], le=BOUNDS["chunk_size"][1])]
+ChunkPause = Annotated[float, Field(ge=BOUNDS["chunk_pause"][0], le=BOUNDS["chunk_pause"][1])]
+Workers = Annotated[int, Field(ge=BOUNDS["workers"][0], le=BOUNDS["workers"][1])]
+WriterWait = Annotated[float, Field(ge=BOUNDS["writer_wait"][0], le=BOUNDS["writer_wait"][1])]
 # The kind is part of keys, between colons.
 Kind = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
+
+
+_PREFIX = "TICKETFLOW_"
 
 
 class Settings(BaseSettings):
     """One field per variable `TICKETFLOW_<FIELD>`; every default suits a laptop."""
 
-    model_config = SettingsConfigDict(env_prefix="TICKETFLOW_", env_ignore_empty=True, frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, frozen=True)
 
     home: Path = Field(Path(".ticketflow"), description="Where the embedded server and Dagster's instance live.")
     database_url: SecretStr | None = Field(None, description="TicketFlow's database; unset: the embedded server.")
@@ -87,16 +120,17 @@ class Settings(BaseSettings):
     first_month: Annotated[str, AfterValidator(_month_key)] = Field(
         "2025-01", description="YYYY-MM; the first partition. Earlier movements are refused at import."
     )
-    fixed_clock: AwareDatetime | None = Field(
+    fixed_clock: Moment | None = Field(
         None, description="ISO instant with offset; business time stands still there (demos, rehearsals)."
     )
-    chunk_size: int = Field(20_000, ge=1, description="Organizations settled per transaction.")
-    chunk_pause: float = Field(0, ge=0, description="Seconds a settlement worker rests between two chunks.")
-    workers: int = Field(2, ge=1, le=32, description="Settlement workers (threads, one connection each) per run.")
-    writer_wait: float = Field(
-        60, gt=0, description="Seconds a settlement waits for transactions that were writing movements at its cutoff."
+    chunk_size: ChunkSize = Field(20_000, description="Organizations settled per transaction.")
+    chunk_pause: ChunkPause = Field(0, description="Seconds a settlement worker rests between two chunks.")
+    workers: Workers = Field(2, description="Settlement workers (threads, one connection each) per run.")
+    writer_wait: WriterWait = Field(
+        60,
+        description="Seconds a settlement waits for transactions that were writing movements at its cutoff.",
     )
-    parked_limit: int = Field(100, ge=0, description="Organizations a pass may park before it gives up.")
+    parked_limit: int = Field(100, ge=0, le=1_000_000, description="Organizations a pass may park before it gives up.")
     auto_close: bool = Field(
         True, description="Whether the schedule closes settled months whose checks are green; else people do."
     )
@@ -121,6 +155,7 @@ class Settings(BaseSettings):
     payout_review_factor: Decimal = Field(
         Decimal(3),
         gt=0,
+        le=1_000_000,
         description="A month's payouts of a currency wait for a person above this many times the greatest of the last.",
     )
     payout_review_first: bool = Field(
@@ -132,7 +167,7 @@ class Settings(BaseSettings):
         description="A payout waits for a person where what is wrong with its organization's movements exceeds this "
         "share of it.",
     )
-    mail_from: AwareDatetime | None = Field(
+    mail_from: Moment | None = Field(
         None, description="ISO instant with offset; what was due before it is loaded history and mails nobody."
     )
     mail_sender: Annotated[str, AfterValidator(_sender)] = Field(
@@ -202,3 +237,31 @@ def parse_setting(name: str, value: str) -> str | datetime | bool | None:
     except InputError as error:
         raise InputError(f"{name} is refused: {error}") from None
     return parsed
+
+
+def unknown_variables(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
+    """A sentence about each TICKETFLOW_ variable that nobody reads, most likely because it is misspelt.
+
+    Variables that the configuration of delivery names are read.
+    """
+    # Whatever their case, as for those that are read.
+    given = {name: name.upper().removeprefix(_PREFIX) for name in environment if name.upper().startswith(_PREFIX)}
+    known = [name.upper() for name in Settings.model_fields]
+    unknown = {name: setting for name, setting in sorted(given.items()) if setting not in known}
+    if not unknown:
+        return ()
+    named = _delivery_configuration(environment)
+    return tuple(_unknown(name, setting, known) for name, setting in unknown.items() if name not in named)
+
+
+def _unknown(name: str, setting: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(setting, known, n=1)
+    fix = f"did you mean {_PREFIX}{nearest[0]}?" if nearest else "`ticketflow doctor` lists those there are."
+    return f"{name} is set, and no setting has this name; {fix}"
+
+
+def _delivery_configuration(environment: Mapping[str, str]) -> str:
+    try:
+        return Path(environment.get(f"{_PREFIX}DELIVERY", "")).read_text("utf-8", errors="replace")
+    except (OSError, ValueError):
+        return ""

@@ -14,6 +14,7 @@ from tests.delivery.messages import certificates, message, no_commit
 from tests.delivery.webhooks import transport_to
 from tests.sinks.http_receiver import HttpReceiver
 from ticketflow_orch.delivery import Outcome, Verdict
+from ticketflow_orch.delivery.addresses import AddressError
 
 
 @pytest.mark.parametrize("port", ["closed", "silent"])
@@ -40,6 +41,22 @@ def test_a_name_that_does_not_exist_is_refused() -> None:
     assert outcome.verdict is Verdict.REFUSED
     assert outcome.error is not None
     assert outcome.error.startswith("no-such-host.invalid:80 cannot be reached: ")
+
+
+@pytest.mark.parametrize(
+    ("url", "asked"),
+    [("https://[::1]/", "::1/443"), ("http://[::1]/a?b", "::1/80"), ("https://[::1]:8443/", "::1/8443")],
+)
+def test_an_address_of_version_6_needs_no_port(monkeypatch: pytest.MonkeyPatch, url: str, asked: str) -> None:
+    seen = []
+
+    def connect(host: str, port: int, *, allow_private: bool) -> Any:
+        seen.append(f"{host}/{port}")
+        raise AddressError("as far as that")
+
+    monkeypatch.setattr("ticketflow_orch.delivery.webhook.connect", connect)
+    assert transport_to(url).send(message(), no_commit) == Outcome(Verdict.REFUSED, "as far as that")
+    assert seen == [asked]
 
 
 def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,16 @@ def test_a_formula_is_defused_and_a_negative_amount_is_left_alone(engine: Engine
     assert (raw["organization"], raw["name"], raw["net"]) == ("@ref", name, Decimal("-5.0000"))
 
 
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n"])
+def test_a_line_end_of_any_kind_in_a_name_stays_in_its_cell(engine: Engine, tmp_path: Path, end: str) -> None:
+    add_organization(engine, name=f"Sala Dos{end}=1+1")
+    close(engine, MARCH)
+    result = state(engine, tmp_path)
+    assert [row["name"] for row in rows_of(tmp_path)] == [f"Sala Dos{end}=1+1"]
+    assert Path(result.csv).read_bytes().count(b"\n") == (2 if end == "\r" else 3)
+    assert f'"Sala Dos{end}=1+1"'.encode() in Path(result.csv).read_bytes()
+
+
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\n", "＝"])
 def test_text_that_a_spreadsheet_would_run_gets_an_apostrophe(start: str) -> None:
     assert plain(f"{start}1") == f"'{start}1"

@@ -7,7 +7,9 @@ Dagster. To add a command, write its module and register the function below.
 from __future__ import annotations
 
 import errno
+import os
 import sys
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -111,11 +113,18 @@ def options(
     ] = False,
 ) -> None:
     """Options of the command as a whole."""
+    # Before anything is done. Whoever sets none of them does not wait for what reads them.
+    if any(name.upper().startswith("TICKETFLOW_") for name in os.environ):
+        from ticketflow_orch.settings import unknown_variables
+
+        for sentence in unknown_variables():
+            typer.echo(f"warning: {sentence}", err=True)
 
 
 def main() -> None:
     """The console script. A refused input is one line on stderr, whichever command raised it."""
     try:
+        _refuse_unreadable(sys.argv[1:])
         app()
     except InputError as error:
         # Further lines are lists that the command has shown as a table.
@@ -133,3 +142,20 @@ def main() -> None:
             raise
         typer.echo(f"error: {error.filename or 'a file'}: {error.strerror}; {fix}.", err=True)
         sys.exit(FAILED if error.errno in _FULL else REFUSED)
+    except Exception as error:
+        from ticketflow_orch.database_faults import database_fault
+
+        fault = database_fault(error)
+        if fault is None:
+            raise
+        typer.echo(f"error: {fault.sentence}", err=True)
+        sys.exit(REFUSED if fault.is_refusal else FAILED)
+
+
+def _refuse_unreadable(arguments: Sequence[str]) -> None:
+    """Raise InputError for what no text is: bytes of another encoding, which neither a database nor a page can show."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise InputError(f"The argument {argument!a} is not UTF-8; write it in that encoding.") from None

@@ -31,10 +31,11 @@ def close(
     months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
     if not months:
         raise InputError(f"There is no month from {first} to {last}; turn the two around.")
-    with instance_and_database("close"):
+    with instance_and_database("close") as engine:
         # It loads the code location, which then has the months of the database.
-        from ticketflow_orch.cli.month_runs import close_months
+        from ticketflow_orch.cli.month_runs import close_months, require_over
 
+        require_over(engine, months)
         run = close_months(months, {"user": by or account()})
     out = console()
     for said in run.said:

@@ -30,7 +30,7 @@ from ticketflow_orch.instance import (
     untouched,
 )
 from ticketflow_orch.migrate import require_current_schema
-from ticketflow_orch.settings import Settings
+from ticketflow_orch.settings import Settings, unknown_variables
 
 _NAMED = 10
 _LEAST_FREE = 1 << 30  # bytes
@@ -65,6 +65,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     databases = resolve(settings)
     yield _versions()
     yield _configured(settings)
+    yield from (Finding("settings", State.STOPPED, *sentence.split("; ", 1)) for sentence in unknown_variables())
     yield _folder(settings, databases)
     yield _code_location()
     yield _server(databases)

@@ -14,6 +14,8 @@ from ticketflow_orch.errors import InputError
 if TYPE_CHECKING:
     from ticketflow_orch.importing import ImportRefused
 
+_KINDS_SHOWN = 50
+
 
 def import_(
     folder: Annotated[
@@ -24,15 +26,24 @@ def import_(
         ),
     ] = None,
     undo: Annotated[
-        int | None, typer.Option(metavar="ID", help="Take back this import, if nothing is settled.")
+        int | None,
+        typer.Option(min=1, max=2**63 - 1, metavar="ID", help="Take back this import, if nothing is settled."),
+    ] = None,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="Do all of it and take it back: nothing is imported.")] = False,
+    problems: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write all problems there as CSV, not only the first hundred.")
     ] = None,
 ) -> None:
     """Import a folder, all or nothing; or take an import back with --undo.
 
-    Rows that are there already are left alone. When rows are bad, each is listed and nothing is imported.
+    Rows that are there already are left alone. When rows are bad, they are counted by kind, the first hundred are
+    listed, and nothing is imported.
     """
     if (folder is None) == (undo is None):
         raise InputError("Name either a folder to import or an import to take back: --undo ID.")
+    if undo is not None and (check or problems is not None):
+        raise InputError("--check and --problems are about a folder, not about --undo; leave them out.")
     from ticketflow_orch.importing import ImportRefused, import_folder, undo_import
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
@@ -43,22 +54,43 @@ def import_(
         elif folder is not None:
             try:
                 with rows_shown() as progress:
-                    result = import_folder(engine, folder, Month.parse(settings().first_month), progress)
+                    result = import_folder(
+                        engine,
+                        folder,
+                        Month.parse(settings().first_month),
+                        progress,
+                        check=check,
+                        problems=problems,
+                    )
             except ImportRefused as refusal:
-                _list_problems(refusal)
+                _list_problems(refusal, problems)
                 raise
             typer.echo(str(result))
             for warning in result.warnings:
                 typer.echo(f"warning: {warning}", err=True)
+            for note in result.notes:
+                typer.echo(note)
 
 
-def _list_problems(refusal: ImportRefused) -> None:
+def _list_problems(refusal: ImportRefused, file: Path | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from ticketflow_orch.importing.folder import escaped
+
+    out = console(stderr=True)
     table = Table("file", "line", "column", "value", "reason", box=None, pad_edge=False)
     for problem in refusal.problems:
-        cells = (problem.file, str(problem.line), problem.column, problem.value, problem.reason)
+        cells = (problem.file, str(problem.line), problem.column, escaped(problem.value), problem.reason)
         # As text: a value may look like rich's markup.
         table.add_row(*(Text(cell, overflow="fold") for cell in cells))
-    console(stderr=True).print(table)
+    out.print(table)
+    if len(refusal.problems) > 1:
+        summary = Table("rows", "file", "column", "reason", box=None, pad_edge=False)
+        for kind in refusal.summary[:_KINDS_SHOWN]:
+            counted = (f"{kind.count:,}", kind.file, kind.column, kind.reason)
+            summary.add_row(*(Text(cell, overflow="fold") for cell in counted))
+        out.print("\nBy file, column and reason:")
+        out.print(summary)
+    if file is not None:
+        out.print(f"All of them are in {file}.", markup=False)

@@ -9,7 +9,7 @@ import typer
 
 def late(
     month: Annotated[str | None, typer.Option(metavar="YYYY-MM", help="Only what was posted in this month.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many to list.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many to list.")] = 100,
 ) -> None:
     """List late adjustments: whose, posted in which month, about which, and the net before and after."""
     from ticketflow_orch.cli.session import database

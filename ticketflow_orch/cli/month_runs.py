@@ -16,10 +16,13 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from sqlalchemy import Engine
 
 from assets.partitions import months as partitions
+from ticketflow_orch import clock
 from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.definitions import defs
 from ticketflow_orch.errors import InputError, InterruptedRunError
 from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement import zones
 from ticketflow_orch.settlement.passes import latest_progress
 
 if TYPE_CHECKING:
@@ -145,8 +148,17 @@ def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
     )
 
 
+def require_over(engine: Engine, months: Sequence[Month]) -> None:
+    """Raise InputError unless all `months` are over in every zone in use; nothing is started then."""
+    _require_partitions(months)
+    with engine.connect() as connection:
+        zones.require_over(connection, max(months), clock.now(settings().fixed_clock))
+
+
 def _require_partitions(months: Sequence[Month]) -> None:
     first, last = partitions.get_first_partition_key(), partitions.get_last_partition_key()
+    if first is None:
+        raise InputError("No month is over yet since the first one; set TICKETFLOW_FIRST_MONTH to an earlier one.")
     for month in months:
         if not partitions.has_partition_key(str(month)):
             raise InputError(

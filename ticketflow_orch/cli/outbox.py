@@ -198,7 +198,9 @@ def resume(event_type: EventType = None, destination: Destination = None) -> Non
 
 @app.command("deliver")
 def deliver(
-    budget: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Begin nothing more after it.")] = 50,
+    budget: Annotated[
+        float, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Begin nothing more after it.")
+    ] = 50,
 ) -> None:
     """Deliver what is due now, from this machine, beside whatever else is delivering."""
     from dataclasses import asdict

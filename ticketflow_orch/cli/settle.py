@@ -54,8 +54,9 @@ def settle(
     green = True
     with instance_and_database("settle") as engine:
         # It loads the code location, which then has the months of the database.
-        from ticketflow_orch.cli.month_runs import settle_months
+        from ticketflow_orch.cli.month_runs import require_over, settle_months
 
+        require_over(engine, months)
         for run in settle_months(engine, months, tags={}, full=full):
             green = report(run) and green
     raise typer.Exit(0 if green else 1)

@@ -40,7 +40,8 @@ def connect(host: str, port: int, *, allow_private: bool) -> BoundedSocket:
             judge(host, address, allow_private=allow_private)
         return _connect_first(addresses, port)
     except OSError as error:
-        raise AddressError(f"{host}:{port} cannot be reached: {error.strerror or error}.") from None
+        name = f"[{host}]" if ":" in host else host
+        raise AddressError(f"{name}:{port} cannot be reached: {error.strerror or error}.") from None
 
 
 def judge(host: str, address: str, *, allow_private: bool) -> None:

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTP_PORT, HTTPS_PORT, HTTPException
 from importlib.metadata import version
 from urllib.parse import quote, urlsplit
 from uuid import UUID
@@ -187,11 +187,13 @@ class _Host:
         parts = urlsplit(url)
         self.name = str(parts.hostname)
         self._pool: HTTPConnectionPool
+        # Said outright: without a port the end of an IPv6 address is taken for one.
         if parts.scheme == "https":
             context = tls_context(destination.ca_file)
-            self._pool = _HttpsPool(self.name, parts.port, maxsize=IDLE_CONNECTIONS, ssl_context=context)
+            port = parts.port or HTTPS_PORT
+            self._pool = _HttpsPool(self.name, port, maxsize=IDLE_CONNECTIONS, ssl_context=context)
         else:
-            self._pool = _HttpPool(self.name, parts.port, maxsize=IDLE_CONNECTIONS)
+            self._pool = _HttpPool(self.name, parts.port or HTTP_PORT, maxsize=IDLE_CONNECTIONS)
         self._seconds = destination.deadline.total_seconds()
 
     def ask(self, request: _Request, attempt: _Attempt) -> _Answer:

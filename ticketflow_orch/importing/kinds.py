@@ -7,6 +7,7 @@ session's settings; what takes more than one cell to judge stands in `rules`.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -27,6 +28,15 @@ _DATE = re.compile(_DAY).fullmatch
 _MONTH = re.compile(r"[12][0-9]{3}-(?:0[1-9]|1[0-2])").fullmatch
 _WITHOUT_OFFSET = re.compile(_MOMENT).fullmatch
 _INSTANT = re.compile(rf"{_MOMENT}(?:Z|[+-](?:0[0-9]|1[0-4])(?::?[0-5][0-9])?)").fullmatch
+# Texts may have tabs and line ends, LF or CRLF; no other control character.
+_CONTROL = re.compile(r"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]").search
+# What prints nothing or looks like a blank: control and format characters (zero width, direction, joiners, marks of
+# byte order), blanks other than the ordinary one, fillers, variation selectors; and what stands for a lost character.
+_UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\xa0\xad\u034f\u061c\u115f\u1160\u1680\u17b4\u17b5\u180b-\u180f\u2000-\u200f\u2028-\u202f"
+    r"\u205f-\u206f\u2800\u3000\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffd\U0001d173-\U0001d17a"
+    r"\U000e0000-\U000e0fff]"
+).search
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +80,27 @@ class Batch:
 
 
 def _text(cell: str) -> str | None:
-    return "holds a NUL character, which Postgres cannot store" if "\0" in cell else None
+    if cell.isprintable():
+        return None
+    if "\0" in cell:
+        return "holds a NUL character, which Postgres cannot store"
+    found = _CONTROL(cell)
+    return f"holds the control character U+{ord(found[0][0]):04X}; take it out" if found else None
 
 
 def _reference(cell: str) -> str | None:
     if len(cell) > _LONGEST_REFERENCE:
         return f"is longer than {_LONGEST_REFERENCE} characters"
-    return _text(cell)
+    if "\0" in cell:
+        return _text(cell)
+    if cell != cell.strip():
+        return "begins or ends with a blank"
+    # What looks like another reference, or like this one, must be the same one.
+    unseen = None if cell.isascii() and cell.isprintable() else _UNSEEN(cell)
+    if unseen is None:
+        return None
+    name = unicodedata.name(unseen[0], "control character").lower()
+    return f"holds U+{ord(unseen[0]):04X} ({name}), which the eye cannot tell; take it out"
 
 
 def _whole(lowest: int, highest: int) -> Check:

@@ -17,7 +17,6 @@ from ticketflow_orch.importing.kinds import (
     RESERVATIONS,
     Kind,
 )
-from ticketflow_orch.importing.problems import SHOWN
 from ticketflow_orch.importing.staging import Staging
 from ticketflow_orch.months import Month, known_zones
 
@@ -131,22 +130,23 @@ def _drop_repeated(staging: Staging, kind: Kind) -> None:
     # The first row that has the key stays.
     key, column = ", ".join(kind.key), kind.key[-1]
     is_repeated = " AND ".join(f"staged.{name} = repeated.{name}" for name in kind.key)
-    found = staging.connection.execute(
-        text(f"""
-            WITH repeated AS (
-                SELECT {key}, min(line) AS first_line FROM staged_{kind.table}
-                GROUP BY {key} HAVING count(*) > 1
-            ), dropped AS (
-                DELETE FROM staged_{kind.table} AS staged USING repeated
-                WHERE {is_repeated} AND line > first_line
-                RETURNING line, staged.{column} AS value, first_line
-            )
-            SELECT line, '{column}' AS "column", value,
-                'stands on line ' || first_line || ' already' AS reason, count(*) OVER () AS total
-            FROM dropped ORDER BY line LIMIT {SHOWN}
-        """)  # noqa: S608
-    ).all()
-    staging.note_rows(kind, found)
+    repeated = f"""
+        SELECT {key}, min(line) AS first_line FROM staged_{kind.table} GROUP BY {key} HAVING count(*) > 1
+    """  # noqa: S608
+    is_any = staging.note_rows(
+        kind,
+        f"""
+            SELECT line, {kind.position(column)} AS position, '{column}' AS "column",
+                CAST(staged.{column} AS text) AS value, 'stands on line ' || first_line || ' already' AS reason
+            FROM staged_{kind.table} AS staged JOIN ({repeated}) AS repeated ON {is_repeated}
+            WHERE line > first_line
+        """,  # noqa: S608
+    )
+    if is_any:
+        staging.connection.exec_driver_sql(
+            f"DELETE FROM staged_{kind.table} AS staged USING ({repeated}) AS repeated"  # noqa: S608
+            f" WHERE {is_repeated} AND line > first_line"
+        )
 
 
 @cache

@@ -19,6 +19,8 @@ from ticketflow_orch.importing.kinds import (
     Kind,
 )
 from ticketflow_orch.importing.linking import link
+from ticketflow_orch.importing.oddities import odd_but_allowed
+from ticketflow_orch.importing.problems import ProblemFile
 from ticketflow_orch.importing.rules import judge
 from ticketflow_orch.importing.staging import Progress, Staging
 from ticketflow_orch.months import Month
@@ -54,8 +56,9 @@ class Counts:
 class ImportResult:
     """What an import did: rows that are new, and rows that were there with the same content.
 
-    `import_id` is what the new rows carry and an undo asks for; None when nothing was new. `warnings` are sentences
-    about new rows that were taken and should be looked at.
+    `import_id` is what the new rows carry and an undo asks for; None when nothing was new, or where it was but a check.
+    `warnings` are sentences about new rows that were taken and should be looked at, `notes` about what is allowed and
+    yet odd.
     """
 
     import_id: int | None
@@ -63,11 +66,15 @@ class ImportResult:
     new: Counts
     existing: Counts
     warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        if self.import_id is None:
-            return f"Nothing new in {self.source}: all {self.existing.total:,} rows are there already."
+        if not self.new.total:
+            rows = f"all {self.existing.total:,} rows are there already" if self.existing.total else "there are no rows"
+            return f"Nothing new in {self.source}: {rows}."
         there = f" {self.existing.total:,} more rows were there already." if self.existing.total else ""
+        if self.import_id is None:
+            return f"Nothing is wrong with {self.source}, and nothing was imported: it would bring {self.new}.{there}"
         return f"Import {self.import_id} of {self.source} brought {self.new}.{there}"
 
 
@@ -141,24 +148,32 @@ _INSERT = {
 
 
 def import_batches(
-    connection: Connection, source: str, batches: Iterable[Batch], first_month: Month, progress: Progress | None = None
+    connection: Connection,
+    source: str,
+    batches: Iterable[Batch],
+    first_month: Month,
+    progress: Progress | None = None,
+    *,
+    problems: ProblemFile | None = None,
 ) -> ImportResult:
     """Import all rows of `batches` inside the turn that `connection` has (see `turn.import_turn`).
 
     Batches may come in any order and several for one kind; lines number the rows of a kind. `source` says to readers
-    of data_import where the rows are from. When nothing is new, nothing is written.
+    of data_import where the rows are from. When nothing is new, nothing is written. `problems` gets all of them
+    before ImportRefused is raised.
 
     Raises:
         ImportRefused: rows are bad; lists them.
         InputError: a batch cannot be read.
     """
-    staging = Staging(connection, progress)
+    staging = Staging(connection, progress, problems)
     for batch in batches:
         staging.copy(batch)
     link(staging, first_month)
     connection.execute(_HOLD_EVENTS)
     judge(staging)
     staging.findings.refuse_any()
+    notes = odd_but_allowed(staging)
     existing = {kind: _count_existing(connection, kind) for kind in KINDS}
     new = {kind: staging.rows[kind] - existing[kind] for kind in KINDS}
     import_id = None
@@ -170,7 +185,7 @@ def import_batches(
             if new[kind]:
                 connection.execute(_INSERT[kind], {"import_id": import_id})
                 staging.report(f"loading {kind.name}", new[kind])
-    return ImportResult(import_id, source, _counts(new), _counts(existing), warnings)
+    return ImportResult(import_id, source, _counts(new), _counts(existing), warnings, notes)
 
 
 def _count_existing(connection: Connection, kind: Kind) -> int:

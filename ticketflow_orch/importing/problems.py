@@ -1,15 +1,32 @@
-"""What is wrong with an import, row by row: all of it counted, the first hundred kept."""
+"""What is wrong with an import, row by row: all counted by kind, the first hundred kept, and all written if asked."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import heapq
+import os
+import pickle
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, TextIO, cast
+
+from sqlalchemy import Connection, text
 
 from ticketflow_orch.counts import counted
+from ticketflow_orch.csv_cells import Writer, plain
 from ticketflow_orch.errors import InputError
 
 SHOWN = 100
 _LONGEST_VALUE = 200
+# Of what is kept on disk, so much stays in memory until there is more.
+_IN_MEMORY = 1 << 20  # bytes
+
+# Number of the kind, line, number of the column.
+Order = tuple[int, int, int]
+Found = tuple[Order, "Problem"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,15 +49,27 @@ class Problem:
         return f"{place}: {self.value!r} {self.reason}"
 
 
+@dataclass(frozen=True, slots=True)
+class ProblemCount:
+    """How many problems there are of one kind; `reason` is without what differs from row to row."""
+
+    file: str
+    column: str
+    reason: str
+    count: int
+
+
 class ImportRefused(InputError):  # noqa: N818 - a refusal, like the database's
     """Rows are bad, so nothing was imported. `problems` are the first hundred in order, `count` is how many there are.
 
-    The message is a sentence, and the problems one a line.
+    `summary` counts all of them by kind, the most frequent first. The message is a sentence, and the problems one a
+    line.
     """
 
-    def __init__(self, problems: tuple[Problem, ...], count: int) -> None:
+    def __init__(self, problems: tuple[Problem, ...], count: int, summary: tuple[ProblemCount, ...]) -> None:
         self.problems = problems
         self.count = count
+        self.summary = summary
         shown = f" (the first {len(problems)} are listed)" if count > len(problems) else ""
         sentence = (
             f"Nothing was imported: {counted(count, 'problem')}{shown}. Mend the files and import the folder again."
@@ -48,36 +77,137 @@ class ImportRefused(InputError):  # noqa: N818 - a refusal, like the database's
         super().__init__("\n".join([sentence, *(f"  {problem}" for problem in problems)]))
 
 
+class ProblemFile:
+    """Writes all problems to a CSV file, those that are found one by one before the others in a row."""
+
+    def __init__(self, file: TextIO, spool: IO[bytes]) -> None:
+        self._spool = spool
+        self._writer = Writer(file)
+        self._writer.writerow(("file", "line", "column", "value", "reason"))
+
+    def keep(self, found: Found) -> None:
+        """Keep a problem until all are written."""
+        pickle.dump(found, self._spool)
+
+    def write(self, others: Iterator[Found]) -> None:
+        """Write the problems that were kept, and `others`, in order."""
+        for _, problem in heapq.merge(self._kept(), others, key=_order):
+            cells = (problem.file, str(problem.line), problem.column, plain(problem.value), plain(problem.reason))
+            self._writer.writerow(cells)
+
+    def _kept(self) -> Iterator[Found]:
+        # Kind by kind and row by row, as they were read.
+        self._spool.seek(0)
+        with suppress(EOFError):
+            while True:
+                yield pickle.load(self._spool)  # noqa: S301 - written by us, above
+
+
 class Findings:
-    """The problems of one import as they are found, in whatever order; memory stays bounded however many come."""
+    """The problems of one import as they are found, in whatever order; memory stays bounded however many come.
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._kept: list[tuple[tuple[int, int, int], Problem]] = []
+    Those of cells are found here, those of rows by the database, which keeps them in a temporary table. `file` gets all
+    of them before the import is refused.
+    """
 
-    def note(self, problem: Problem, order: tuple[int, int, int]) -> None:
-        """Count one problem, which belongs at `order`: number of the kind, line, number of the column."""
-        self.note_first([(problem, order)], 1)
+    def __init__(self, connection: Connection, file: ProblemFile | None = None) -> None:
+        self._connection = connection
+        self._file = file
+        self._counted: Counter[tuple[str, str, str]] = Counter()
+        self._kept: list[Found] = []
+        connection.execute(_TABLE)
 
-    def note_first(self, found: Sequence[tuple[Problem, tuple[int, int, int]]], count: int) -> None:
-        """Count `count` problems of which `found` are the first."""
-        self.count += count
-        self._kept += [
-            (order, Problem(problem.file, problem.line, problem.column, _shortened(problem.value), problem.reason))
-            for problem, order in found
-        ]
+    def note(self, problem: Problem, order: Order) -> None:
+        """Count one problem, which belongs at `order`."""
+        found = order, replace(problem, value=_shortened(problem.value))
+        self._counted[problem.file, problem.column, problem.reason] += 1
+        self._kept.append(found)
         if len(self._kept) > 10 * SHOWN:
-            self._cut()
+            self._kept = sorted(self._kept, key=_order)[:SHOWN]
+        if self._file is not None:
+            self._file.keep(found)
+
+    def note_found_by(self, query: str, kind: int, file: str) -> bool:
+        """Count what `query` finds, rows of line, position, column, value and reason; returns whether it found any."""
+        inserted = self._connection.execute(text(_INSERT.format(query=query)), {"kind": kind, "file": file})
+        return inserted.rowcount > 0
 
     def refuse_any(self) -> None:
         """Raise ImportRefused unless nothing was found."""
-        if self.count:
-            self._cut()
-            raise ImportRefused(tuple(problem for _, problem in self._kept), self.count)
+        for row in self._connection.execute(_SUMMARY):
+            self._counted[row.file, row.column, row.reason] += row.number
+        if not self._counted:
+            return
+        if self._file is not None:
+            self._file.write(self._rows(_ROWS))
+        first = sorted([*self._kept, *self._rows(f"{_ROWS} LIMIT {SHOWN}")], key=_order)[:SHOWN]
+        summary = tuple(ProblemCount(*kind, count) for kind, count in self._counted.most_common())
+        raise ImportRefused(tuple(problem for _, problem in first), self._counted.total(), summary)
 
-    def _cut(self) -> None:
-        self._kept = sorted(self._kept, key=lambda kept: kept[0])[:SHOWN]
+    def _rows(self, query: str) -> Iterator[Found]:
+        for row in self._connection.execute(text(query).execution_options(yield_per=1_000)):
+            yield (
+                (row.kind, row.line, row.position),
+                Problem(row.file, row.line, row.column, _shortened(row.value or ""), row.reason),
+            )
+
+
+@contextmanager
+def problems_file(path: Path | None) -> Iterator[ProblemFile | None]:
+    """A file for the problems of one import, in its place once the block has judged all rows; None without a path.
+
+    Raises:
+        InputError: it cannot be written; before anything else is done.
+    """
+    if path is None:
+        yield None
+        return
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; name a file for the problems.")
+        file = draft.open("w", encoding="utf-8", newline="")
+    except OSError as error:
+        raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from None
+    try:
+        with file, tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
+            try:
+                yield ProblemFile(file, cast(IO[bytes], spool))
+            except ImportRefused:
+                file.flush()
+                draft.replace(path)
+                raise
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _order(found: Found) -> Order:
+    return found[0]
 
 
 def _shortened(value: str) -> str:
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
+
+
+_TABLE = text("""
+    CREATE TEMP TABLE found_problem (
+        kind integer, line bigint, position integer, file text, "column" text, value text, reason text
+    ) ON COMMIT DROP
+""")
+
+_INSERT = """
+    INSERT INTO found_problem
+    SELECT CAST(:kind AS integer), line, position, CAST(:file AS text), "column", value, reason FROM ({query}) AS found
+"""
+
+# What a reason says of one row alone comes after a comma or a colon, or is the number of a line.
+_SUMMARY = text(r"""
+    SELECT file, "column",
+        regexp_replace(regexp_replace(reason, '[,:] .*$', ''), '^stands on line \d+ ', 'stands on an earlier line ')
+            AS reason,
+        count(*) AS number
+    FROM found_problem GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+""")
+
+_ROWS = "SELECT * FROM found_problem ORDER BY kind, line, position"

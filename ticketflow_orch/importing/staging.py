@@ -7,14 +7,14 @@ is inserted.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from ticketflow_orch.importing.kinds import KINDS, Batch, Column, Kind
-from ticketflow_orch.importing.problems import Findings, Problem
+from ticketflow_orch.importing.problems import Findings, Problem, ProblemFile
 
 # What is being done, and how many rows of it are done.
 Progress = Callable[[str, int], None]
@@ -24,10 +24,13 @@ _ROWS_PER_REPORT = 10_000
 class Staging:
     """The staged rows of one import, in the transaction of `connection`, and what was found wrong with them."""
 
-    def __init__(self, connection: Connection, progress: Progress | None = None) -> None:
+    def __init__(
+        self, connection: Connection, progress: Progress | None = None, problems: ProblemFile | None = None
+    ) -> None:
         self.connection = connection
-        self.findings = Findings()
+        self.findings = Findings(connection, problems)
         self.rows = dict.fromkeys(KINDS, 0)
+        self.without_rows: list[str] = []
         self.files = {kind: kind.name for kind in KINDS}
         self._progress = progress or (lambda _step, _rows: None)
         for kind in KINDS:
@@ -44,6 +47,7 @@ class Staging:
     def copy(self, batch: Batch) -> None:
         """Stage the rows of `batch`. A bad cell is noted and staged as NULL, its row marked faulty."""
         kind = batch.kind
+        before = self.rows[kind]
         self.files[kind] = batch.file
         columns = [kind.column(name) for name in batch.columns]
         names = sql.SQL(", ").join(map(sql.Identifier, ["line", *batch.columns, "faulty"]))
@@ -60,20 +64,13 @@ class Staging:
                 for column, value, reason in faults:
                     self._note(kind, line, column, value, reason)
                 copy.write_row((line, *values, bool(faults)))
+        if self.rows[kind] == before:
+            self.without_rows.append(batch.file)
         self.report(f"reading {kind.name}", self.rows[kind])
 
-    def note_rows(self, kind: Kind, found: Sequence[Row[Any]]) -> None:
-        """Note problems that a query found: rows of line, column, value, reason and total, the first ones in order."""
-        self.findings.note_first(
-            [
-                (
-                    Problem(self.files[kind], row.line, row.column, row.value or "", row.reason),
-                    (KINDS.index(kind), row.line, kind.position(row.column)),
-                )
-                for row in found
-            ],
-            found[0].total if found else 0,
-        )
+    def note_rows(self, kind: Kind, query: str) -> bool:
+        """Note what a query finds, rows of line, position, column, value and reason; returns whether it found any."""
+        return self.findings.note_found_by(query, KINDS.index(kind), self.files[kind])
 
     def _note(self, kind: Kind, line: int, column: str, value: str, reason: str) -> None:
         problem = Problem(self.files[kind], line, column, value, reason)

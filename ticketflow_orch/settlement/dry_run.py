@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.csv_cells import exact, plain
+from ticketflow_orch.csv_cells import Writer, exact, plain
 from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
@@ -235,7 +234,7 @@ def _csv_file(path: Path | None) -> Iterator[Callable[[Month, WouldPost], None]]
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
+            writer = Writer(file)
             writer.writerow(_HEADER)
             yield lambda month, entry: writer.writerow(_cells(month, entry))
         draft.replace(path)

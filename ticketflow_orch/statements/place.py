@@ -43,10 +43,17 @@ class Place:
         """The place called `address`: a path, or a URL such as s3://bucket/statements.
 
         Raises:
-            InputError: nothing that is installed knows how to write there.
+            InputError: nothing that is installed knows how to write there, or a file is in the way.
         """
         if "://" not in str(address):
-            return cls(Path(address).absolute())
+            path = Path(address).absolute()
+            there = next(one for one in (path, *path.parents) if one.exists())
+            if not there.is_dir():
+                raise InputError(
+                    f"Statements cannot be put into {path}, because {there} is no folder; "
+                    "set TICKETFLOW_STATEMENTS_PLACE to one."
+                )
+            return cls(path)
         from upath import UPath
 
         try:

@@ -7,7 +7,6 @@ column has one type, four. Text that a spreadsheet would take for a formula is d
 
 from __future__ import annotations
 
-import csv
 import io
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ticketflow_orch.csv_cells import exact, plain
+from ticketflow_orch.csv_cells import Writer, exact, plain
 from ticketflow_orch.months import zone
 from ticketflow_orch.statements.content import Movement, Statement
 
@@ -54,7 +53,7 @@ class StatementTables:
 
     def __init__(self, csv_file: BinaryIO, parquet_file: BinaryIO) -> None:
         self._text = io.TextIOWrapper(csv_file, "utf-8", newline="")
-        self._csv = csv.writer(self._text, lineterminator="\n")
+        self._csv = Writer(self._text)
         self._csv.writerow(SCHEMA.names)
         self._parquet = pq.ParquetWriter(parquet_file, SCHEMA, compression="zstd", version="2.6")
         self._group: list[Row] = []
@@ -109,7 +108,7 @@ def movements_table(file: BinaryIO, statement: Statement) -> Iterator[Any]:
     """A function that writes more movements of `statement` to `file`, as CSV in the manner of the tables."""
     place = zone(statement.party.timezone)
     text = io.TextIOWrapper(file, "utf-8", newline="")
-    writer = csv.writer(text, lineterminator="\n")
+    writer = Writer(text)
     writer.writerow(_MOVEMENT_COLUMNS)
 
     def write(movements: Iterable[Movement]) -> None:

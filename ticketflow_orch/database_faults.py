@@ -1,0 +1,67 @@
+"""What a database refuses or cannot do, said in one sentence: states of the server, not faults of the program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# By the class of an SQLSTATE, or the whole of it, which counts first: whether it is a precondition that was refused
+# (True), or an outage; what is said, and what to do.
+_CAUSES: dict[str, tuple[bool, str, str]] = {
+    "25006": (True, "The database takes no writes", "name the primary server, or have it made writable"),
+    "42501": (True, "The database's role may not do this", "run the command as a role that may, or have it granted"),
+    "42P01": (
+        True,
+        "The database lacks a part of its schema",
+        "restore it from a backup; `ticketflow audit` judges it",
+    ),
+    "42703": (
+        True,
+        "The database lacks a part of its schema",
+        "restore it from a backup; `ticketflow audit` judges it",
+    ),
+    "42883": (
+        True,
+        "The database lacks a part of its schema",
+        "restore it from a backup; `ticketflow audit` judges it",
+    ),
+    "53100": (False, "The database's disk is full", "make room there, then run the command again"),
+    "53": (False, "The database has no room left for this", "relieve its server, then run the command again"),
+    "58": (False, "The database's server could not read or write", "see its log"),
+    "55P03": (False, "Another session holds on to what this needs", "run the command again when it has ended"),
+    "40": (False, "Another session changed the same rows at the same moment", "run the command again"),
+    "57014": (False, "The database cancelled a statement", "run the command again, if nobody cancelled it on purpose"),
+    "57": (False, "The database's server is going down or coming up", "run the command again when it is up"),
+    "08": (False, "The connection to the database was lost", "run the command again when it answers"),
+}
+# The driver's own errors about connections have no SQLSTATE.
+_LOST = "08"
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseFault:
+    """One sentence; `is_refusal`: a precondition does not hold, and nothing is tried again before somebody acts."""
+
+    sentence: str
+    is_refusal: bool
+
+
+def database_fault(error: BaseException) -> DatabaseFault | None:
+    """What is said of an error of the database, by whatever driver it was raised; None: it is no state of a server."""
+    original = getattr(error, "orig", None) or error
+    if type(original).__module__.partition(".")[0] not in {"psycopg", "psycopg2"}:
+        return None
+    state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    if state is None and type(original).__name__ in {"OperationalError", "InterfaceError"}:
+        state = _LOST
+    cause = _CAUSES.get(state or "") or _CAUSES.get((state or "")[:2])
+    if cause is None:
+        return None
+    is_refusal, what, fix = cause
+    return DatabaseFault(f"{what} ({_said(original)}); {fix}.", is_refusal)
+
+
+def _said(original: BaseException) -> str:
+    """The server's own words, without the statement and its values."""
+    primary = getattr(getattr(original, "diag", None), "message_primary", None)
+    lines = str(primary or original).strip().splitlines() or [type(original).__name__]
+    return lines[0].rsplit("failed: ", 1)[-1].removeprefix("FATAL:").strip().rstrip(".")

@@ -1,0 +1,41 @@
+"""What an import lets in and yet says: files without rows, and instants that are most likely mistyped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlalchemy import text
+
+from ticketflow_orch.counts import counted
+from ticketflow_orch.importing.kinds import KINDS, Kind
+from ticketflow_orch.importing.staging import Staging
+
+# Nobody sold through this platform before the first, nor sells what is further away than the second.
+_FAR = "value < CAST('2000-01-01T00:00:00Z' AS timestamptz) OR value > transaction_timestamp() + interval '2 years'"
+
+
+def odd_but_allowed(staging: Staging) -> tuple[str, ...]:
+    """A sentence about each oddity among the rows that are new."""
+    empty = [f"{file} has a header line and no rows." for file in staging.without_rows]
+    return (*empty, *(note for kind in KINDS if staging.rows[kind] for note in _far_from_now(staging, kind)))
+
+
+def _far_from_now(staging: Staging, kind: Kind) -> Iterator[str]:
+    columns = [column.name for column in kind.columns if column.type == "timestamptz"]
+    if not columns:
+        return
+    cells = ", ".join(f"('{name}', {kind.position(name)}, {name})" for name in columns)
+    found = staging.connection.execute(
+        text(f"""
+            SELECT "column", count(*) AS rows, min(line) AS line, min(value) AS earliest, max(value) AS latest
+            FROM linked_{kind.table} CROSS JOIN LATERAL (VALUES {cells}) AS cell ("column", position, value)
+            WHERE present_id IS NULL AND ({_FAR})
+            GROUP BY "column", position ORDER BY position
+        """)  # noqa: S608 - our own names only
+    )
+    for row in found:
+        span = f"{row.earliest:%Y-%m-%d}" + (f" to {row.latest:%Y-%m-%d}" if row.latest != row.earliest else "")
+        yield (
+            f"{staging.files[kind]}: {row.column} is far from now in {counted(row.rows, 'row')} ({span}), "
+            f"the first on line {row.line}."
+        )
