@@ -9,6 +9,7 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from assets.months_picture import months_picture
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.board import Board, BoardMonth, Stage, read_board
+from ticketflow_orch.counts import counted
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.request import first_paid_month
@@ -22,7 +23,7 @@ _MONTHS = dg.TableSchema(
         dg.TableColumn("next", "string", "what is to happen next; empty: nothing"),
         dg.TableColumn("paid", "string", "its payouts: nobody, not yet, all, or how many are not confirmed, and why"),
         dg.TableColumn("stated", "string", "whether its statements are written"),
-        dg.TableColumn("late", "string", "adjustments about the month, wherever they were posted"),
+        dg.TableColumn("late", "string", "adjustments about it, wherever posted; organizations whose is not posted"),
         dg.TableColumn("parked", "string", "organizations that are parked in it now"),
     ]
 )
@@ -78,13 +79,23 @@ def board_metadata(board: Board) -> dict[str, Any]:
 
 
 def _summary(board: Board) -> str:
-    busy = [month for month in board.months if month.next_step]
+    """What is red first, then what is late, then how the other months are."""
     if not board.months:
         return "No month is over yet in which anybody sold anything."
-    if not busy:
-        return f"**Nothing is left to do.** The last month is {board.months[-1].month}."
-    more = {1: "", 2: " One more month waits."}.get(len(busy), f" {len(busy) - 1} more months wait.")
-    return f"**{busy[0].month}:** {busy[0].next_step}.{more}"
+    red = [month for month in board.months if month.needs_a_person]
+    busy = [month for month in board.months if month.next_step and month not in red]
+    sentences = [f"**{month.month}: {month.next_step}.**" for month in red]
+    if board.parked:
+        sentences.append(f"**{counted(board.parked, 'organization')} parked.**")
+    sentences += [
+        f"{month.month}: late money of {counted(month.waiting, 'organization')} is not posted yet."
+        for month in board.months
+        if month.waiting
+    ]
+    if busy:
+        more = {1: "", 2: " One more month waits."}.get(len(busy), f" {len(busy) - 1} more months wait.")
+        sentences.append(f"**{busy[0].month}:** {busy[0].next_step}.{more}")
+    return " ".join(sentences) or f"**Nothing is left to do.** The last month is {board.months[-1].month}."
 
 
 def _cells(month: BoardMonth) -> Mapping[str, str]:
@@ -94,9 +105,14 @@ def _cells(month: BoardMonth) -> Mapping[str, str]:
         "next": month.next_step,
         "paid": _paid(month),
         "stated": "yes" if month.stated is Stage.DONE else "",
-        "late": _count(month.late),
+        "late": _late(month),
         "parked": _count(month.parked),
     }
+
+
+def _late(month: BoardMonth) -> str:
+    waiting = f"{month.waiting:,} not posted" if month.waiting else ""
+    return ", ".join(filter(None, (_count(month.late), waiting)))
 
 
 def _count(number: int) -> str:

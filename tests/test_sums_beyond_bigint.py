@@ -122,7 +122,7 @@ def test_the_pages_of_a_month_show_exact_sums(
         [event] = result.asset_materializations_for_node(asset.key.to_user_string())
         shown |= {name: value.value for name, value in event.metadata.items()}
     settings.cache_clear()
-    for name in ("net EUR", "payable EUR", "paid out EUR"):
+    for name in ("net EUR", "payable EUR", "requested EUR"):
         assert shown[f"{name} (minor units)"] == SUM
         assert shown[f"{name}, months so far"].endswith(f"**{written_out(SUM, 2)}**")
     assert rows(engine, "SELECT sum(amount) FROM payout") == [(SUM,)]

@@ -8,7 +8,9 @@ from datetime import datetime
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import business_timezone
 from ticketflow_orch.months import Month, Window
+from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.settlement.windows import month_windows
 
@@ -101,6 +103,8 @@ class Explanation:
     movements: tuple[Movement, ...]
     entries: tuple[Entry, ...]
     balances: tuple[Balance, ...]
+    before_the_books: str | None
+    business_timezone: str
 
 
 def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
@@ -134,6 +138,8 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         movements=tuple(Movement(*row) for row in movements),
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
         balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
+        before_the_books=before_the_books(connection, month),
+        business_timezone=business_timezone(connection),
     )
 
 

@@ -62,6 +62,11 @@ def read_installation(connection: Connection) -> Installation:
     )
 
 
+def business_timezone(connection: Connection) -> str:
+    """The IANA zone in which people read instants; UTC where nothing was taken over from the environment yet."""
+    return str(connection.execute(_BUSINESS_TIMEZONE).scalar_one())
+
+
 def adopt(engine: Engine, settings: Settings, by: str) -> bool:
     """Take over what decides from `settings`, unless the row says it already; returns whether it was done now."""
     values: Mapping[str, object] = {
@@ -76,7 +81,15 @@ def adopt(engine: Engine, settings: Settings, by: str) -> bool:
         return connection.execute(_ADOPT, values).rowcount == 1
 
 
+def begin_to_pay(engine: Engine, first: Month, by: str) -> None:
+    """Have organizations paid for months from `first` on, unless somebody has decided already from when on."""
+    with transaction(engine) as connection:
+        connection.execute(_PAY_FROM, {"first": first.first_day, "by": by})
+
+
 _READ = text("SELECT * FROM installation")
+
+_BUSINESS_TIMEZONE = text("SELECT coalesce(business_timezone, 'UTC') FROM installation")
 
 _ADOPT = text("""
     UPDATE installation SET business_timezone = CAST(:business_timezone AS text),
@@ -84,4 +97,9 @@ _ADOPT = text("""
         mail_from = CAST(:mail_from AS timestamptz), auto_close = CAST(:auto_close AS boolean),
         changed_by = CAST(:by AS text)
     WHERE business_timezone IS NULL
+""")
+
+_PAY_FROM = text("""
+    UPDATE installation SET payouts_from = CAST(:first AS date), changed_by = CAST(:by AS text)
+    WHERE payouts_from IS NULL
 """)

@@ -16,7 +16,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from ticketflow_orch.delivery import Transport
+from ticketflow_orch.delivery.demo import DemoProvider
 from ticketflow_orch.delivery.destinations import (
+    DemoDestination,
     FileDestination,
     SmtpDestination,
     WebhookDestination,
@@ -30,10 +32,13 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.outbox import MAILS, NEVER_TWICE, require_event_type
 from ticketflow_orch.settings import Length, Settings
 
+AnyDestination = WebhookDestination | SmtpDestination | FileDestination | DemoDestination
 WhenDead = Literal["block", "skip"]
 InDoubt = Literal["resend", "hold", "look_up"]
 # Without a file of their own all events are only written down.
 UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
+# In TICKETFLOW_HOME, for whatever process works there.
+HOME_FILE = "delivery.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +111,30 @@ class Delivery:
                 self._made.popitem()[1].close()
 
 
+def delivery_file(settings: Settings) -> Path | None:
+    """The file that says where events go: TICKETFLOW_DELIVERY, else the home's own, if there is one."""
+    if settings.delivery is not None:
+        return settings.delivery
+    own = settings.home / HOME_FILE
+    return own if own.is_file() else None
+
+
 def read_delivery(settings: Settings, environment: Mapping[str, str] = os.environ) -> Delivery:
-    """What the file in TICKETFLOW_DELIVERY says; without one, all events go to `<home>/outbox.jsonl`.
+    """What `delivery_file` says; without one, all events go to `<home>/outbox.jsonl`.
 
     Raises:
         InputError: something in it, or a variable that it names, is missing or wrong; names the file and the key.
     """
-    if settings.delivery is None:
+    file = delivery_file(settings)
+    if file is None:
         return _delivery(UNCONFIGURED, "TICKETFLOW_DELIVERY", settings.home, environment)
     try:
-        document = tomllib.loads(settings.delivery.read_text("utf-8"))
+        document = tomllib.loads(file.read_text("utf-8"))
     except OSError as error:
-        raise InputError(
-            f"TICKETFLOW_DELIVERY={settings.delivery} cannot be read ({error.strerror}); name a TOML file."
-        ) from None
+        raise InputError(f"TICKETFLOW_DELIVERY={file} cannot be read ({error.strerror}); name a TOML file.") from None
     except ValueError as error:
-        raise InputError(f"{settings.delivery} is not TOML: {error}.") from None
-    return _delivery(document, str(settings.delivery), settings.home, environment)
+        raise InputError(f"{file} is not TOML: {error}.") from None
+    return _delivery(document, str(file), settings.home, environment)
 
 
 class _Table(BaseModel):
@@ -139,9 +151,7 @@ class _RouteTable(_Table):
 
 
 class _Document(_Table):
-    destinations: Mapping[
-        str, Annotated[WebhookDestination | SmtpDestination | FileDestination, Field(discriminator="transport")]
-    ]
+    destinations: Mapping[str, Annotated[AnyDestination, Field(discriminator="transport")]]
     routes: Mapping[str, _RouteTable]
 
 
@@ -162,9 +172,7 @@ def _delivery(document: Mapping[str, Any], name: str, home: Path, environment: M
     return Delivery({kind: routes[kind] for kind in routes if kind != "default"}, routes["default"], makers)
 
 
-def _route(
-    kind: str, table: _RouteTable, destinations: Mapping[str, WebhookDestination | SmtpDestination | FileDestination]
-) -> Route:
+def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
     if kind != "default":
         try:
             require_event_type(kind)
@@ -180,6 +188,11 @@ def _route(
         raise InputError(
             f"routes.{kind}.destination = {table.destination!r} takes nothing but mails, which are "
             f"{' and '.join(sorted(MAILS))}; name a webhook or a file."
+        )
+    if isinstance(target, DemoDestination) and kind not in NEVER_TWICE:
+        raise InputError(
+            f"routes.{kind}.destination = {table.destination!r} takes nothing but payouts, which are "
+            f"{' and '.join(sorted(NEVER_TWICE))}; name a webhook or a file."
         )
     if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
         raise InputError(
@@ -210,14 +223,13 @@ def _require_safe(kind: str, route: Route) -> None:
         )
 
 
-def _maker(
-    destination: WebhookDestination | SmtpDestination | FileDestination, home: Path, environment: Mapping[str, str]
-) -> Callable[[], Transport]:
+def _maker(destination: AnyDestination, home: Path, environment: Mapping[str, str]) -> Callable[[], Transport]:
     if isinstance(destination, WebhookDestination):
         return partial(_webhook, destination, webhook_secrets(destination, environment))
     if isinstance(destination, SmtpDestination):
         return partial(SmtpTransport, destination, smtp_password(destination, environment))
-    return partial(FileTransport, home / destination.path)
+    file = DemoProvider if isinstance(destination, DemoDestination) else FileTransport
+    return partial(file, home / destination.path)
 
 
 def _webhook(destination: WebhookDestination, secrets: WebhookSecrets) -> Transport:

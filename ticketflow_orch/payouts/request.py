@@ -17,6 +17,7 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.review import CurrencyReview, review
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"
@@ -134,6 +135,9 @@ def require_closed(connection: Connection, month: Month) -> None:
     """
     state = connection.execute(_STATE, {"month": month.first_day}).scalar_one_or_none()
     if state != "CLOSED":
+        why_not = before_the_books(connection, month)
+        if why_not is not None:
+            raise InputError(why_not)
         found = f"is {state}" if state else "was never settled"
         raise InputError(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
 
