@@ -1,6 +1,6 @@
 """The asset that shows all months at once: how far each is, and what it waits for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -15,6 +15,7 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.request import first_paid_month
 from ticketflow_orch.settings import settings
 
+_LINES = 4
 # What people ask first comes first: the page cuts wide tables off at the right.
 _MONTHS = dg.TableSchema(
     columns=[
@@ -79,23 +80,32 @@ def board_metadata(board: Board) -> dict[str, Any]:
 
 
 def _summary(board: Board) -> str:
-    """What is red first, then what is late, then how the other months are."""
+    """What is red first, then what is late, then how the other months are: a line for each."""
     if not board.months:
         return "No month is over yet in which anybody sold anything."
     red = [month for month in board.months if month.needs_a_person]
+    late = [month for month in board.months if month.waiting]
     busy = [month for month in board.months if month.next_step and month not in red]
-    sentences = [f"**{month.month}: {month.next_step}.**" for month in red]
-    if board.parked:
-        sentences.append(f"**{counted(board.parked, 'organization')} parked.**")
-    sentences += [
-        f"{month.month}: late money of {counted(month.waiting, 'organization')} is not posted yet."
-        for month in board.months
-        if month.waiting
+    lines = [
+        *_some(red, lambda month: f"**{month.month}: {month.next_step}.**", "need a person"),
+        *([f"**{counted(board.parked, 'organization')} parked.**"] if board.parked else []),
+        *_some(late, _late_money, "have late money"),
     ]
     if busy:
         more = {1: "", 2: " One more month waits."}.get(len(busy), f" {len(busy) - 1} more months wait.")
-        sentences.append(f"**{busy[0].month}:** {busy[0].next_step}.{more}")
-    return " ".join(sentences) or f"**Nothing is left to do.** The last month is {board.months[-1].month}."
+        lines.append(f"**{busy[0].month}:** {busy[0].next_step}.{more}")
+    return "\n\n".join(lines) or f"**Nothing is left to do.** The last month is {board.months[-1].month}."
+
+
+def _late_money(month: BoardMonth) -> str:
+    return f"{month.month}: late money of {counted(month.waiting, 'organization')}."
+
+
+def _some(months: Sequence[BoardMonth], line: Callable[[BoardMonth], str], what: str) -> Iterator[str]:
+    """A line for each of the first months, and one that counts the others: a page shows a short text only."""
+    yield from map(line, months[:_LINES])
+    if len(months) > _LINES:
+        yield f"{counted(len(months) - _LINES, 'more month')} {what}."
 
 
 def _cells(month: BoardMonth) -> Mapping[str, str]:

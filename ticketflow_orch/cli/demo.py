@@ -55,7 +55,7 @@ def demo(
     from ticketflow_orch.cli.terminal import console, rows_shown
     from ticketflow_orch.clock import now
     from ticketflow_orch.demo_data import load_demo, require_no_others
-    from ticketflow_orch.demo_data.work import last_finished, leave_work
+    from ticketflow_orch.demo_data.work import ARENA, last_finished, leave_work
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.due import due_months, months_over
@@ -79,10 +79,11 @@ def demo(
             over = months_over(connection, business_now, first)
         if leaves_work:
             due, over = ([one for one in all_ if one <= last_finished(loaded.last_month)] for all_ in (due, over))
+        kept = ARENA if leaves_work else None
         settled = list(settle_months(engine, due, tags=_TAGS))
         green = [report(run) for run in settled].count(False) == 0
         print_totals(engine, over[0], over[-1])
-        books = close_pay_and_state(engine, business_now, first, over[-1]) if green else []
+        books = close_pay_and_state(engine, business_now, first, over[-1], kept) if green else []
         green = green and all(run.succeeded and not run.red_checks for run in books)
         if leaves_work and green:
             leave_work(engine, loaded.last_month, account(), settings().home)
@@ -174,9 +175,8 @@ def print_work(engine: Engine, now: datetime, first_month: Month, last_closed: M
     out.print("\n[bold]Left for you to do[/bold], step by step in docs/analysts.md")
     plain_table(("", "what", "by"), left)
     if str(last_closed) != GUIDE_MONTH:
-        out.print(
-            f"Where that page says {' '.join(_following(GUIDE_MONTH))}, it is {' '.join(_following(last_closed))}."
-        )
+        there, here = (", ".join(_following(month)) for month in (GUIDE_MONTH, last_closed))
+        out.print(f"What that page calls {there} is {here} here.")
 
 
 def _following(month: Month | str) -> list[str]:
@@ -192,6 +192,8 @@ def _following(month: Month | str) -> list[str]:
 
 def _work(engine: Engine, now: datetime, first_month: Month) -> Iterator[tuple[str, str, str]]:
     """Each piece of work that is left: where, what it is, the command that does it."""
+    from pathlib import Path
+
     from ticketflow_orch.counts import counted
     from ticketflow_orch.demo_data.work import corrections, is_misread
     from ticketflow_orch.parking import parked_by_hand
@@ -208,8 +210,9 @@ def _work(engine: Engine, now: datetime, first_month: Month) -> Iterator[tuple[s
     if due:
         yield f"{due[0]} to {due[-1]}", "not settled", f"ticketflow settle --from {due[0]} --to {due[-1]}"
     if due and is_misread(engine):
-        folder = corrections(settings().home)
-        yield str(due[-1]), "fails: a file was misread", f"ticketflow import {folder}"
+        folder = corrections(settings().home.absolute())
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        yield str(due[-1]), "fails: a file was misread", f"ticketflow import {shown}"
     for month, organizations in late.items():
         yield str(month), f"closed, and late money of {counted(organizations, 'organization')}", "ticketflow late"
     for one in parked:
@@ -218,10 +221,13 @@ def _work(engine: Engine, now: datetime, first_month: Month) -> Iterator[tuple[s
         yield str(one.month), f"payout of {one.organization} held", f"ticketflow payouts release --month {one.month}"
 
 
-def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last: Month) -> list[SpanRun]:
+def close_pay_and_state(
+    engine: Engine, now: datetime, first_month: Month, last: Month, kept: str | None
+) -> list[SpanRun]:
     """Close all months up to `last` that may be, request what they pay, write the statements of `last`.
 
-    Returns what ran. Statements of the months before would take longer than anybody watches; the schedule writes them.
+    Of what is held for review, what is of organization `kept` stays so. Returns what ran. Statements of the months
+    before would take longer than anybody watches; the schedule writes them.
     """
     from ticketflow_orch.books.periods import months_to_close
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
@@ -234,10 +240,28 @@ def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last:
     ran = _ran(CLOSING_JOB, closing, "closed, with {balances written:,} balances")
     with engine.connect() as connection:
         paying = [month for month in payouts_due_months(connection, first_paid_month(settings())) if month <= last]
-    ran += _ran(PAYOUTS_JOB, paying, "requested: {requested:,} payouts, and {held:,} held for review")
+    paid = _ran(PAYOUTS_JOB, paying, "requested: {requested:,} payouts, and {held:,} held for review")
+    if paid:
+        _release_but(engine, kept, now)
+    ran += paid
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
     return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
+
+
+def _release_but(engine: Engine, kept: str | None, now: datetime) -> None:
+    """Have a look at what is held for review, as a person would, and release it but for the organization `kept`.
+
+    A made-up year has months that are more than three times as good as those before.
+    """
+    from ticketflow_orch.account import account
+    from ticketflow_orch.payouts.decisions import Selection, release
+    from ticketflow_orch.payouts.listing import payouts
+
+    with engine.connect() as connection:
+        held = payouts(connection, state="HELD", limit=10_000)
+    for month, currency in sorted({(one.month, one.currency) for one in held if one.organization != kept}):
+        release(engine, Selection(month=month, currency=currency), account(), now)
 
 
 def _ran(job: str, months: Sequence[Month], sentence: str) -> list[SpanRun]:

@@ -114,7 +114,7 @@ def _stories(first: Month, last: Month) -> Iterator[tuple[Kind, list[Row]]]:
         (THEATRE, "Lantern Theatre, Brooklyn", "America/New_York", "USD", 0, "en-US", 8, 12_000),
         (CLUB, "Velvet Jazz Cellar, Madrid", "Europe/Madrid", "EUR", 2100, "es-ES", 6, 6_000),
     )
-    joined = f"{first.first_day.replace(year=first.year - 1)}"
+    joined = f"{first.first_day}"
     yield (
         ORGANIZATIONS,
         [
