@@ -98,7 +98,7 @@ def _summary(board: Board) -> str:
 
 
 def _late_money(month: BoardMonth) -> str:
-    return f"{month.month}: late money of {counted(month.waiting, 'organization')}."
+    return f"{month.month}: late money of {counted(month.waiting, 'organization')} waits to be posted."
 
 
 def _some(months: Sequence[BoardMonth], line: Callable[[BoardMonth], str], what: str) -> Iterator[str]:

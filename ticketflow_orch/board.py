@@ -150,10 +150,10 @@ def _settled(row: Row[Any]) -> Stage:
 
 
 def _paid(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> Stage:
-    if not pays:
-        return Stage.NONE
     if payouts.in_doubt or payouts.held:
         return Stage.ATTENTION
+    if not pays:
+        return Stage.NONE
     if payouts.requested:
         return Stage.UNDER_WAY
     return Stage.DONE if row.paid else Stage.NOT_YET

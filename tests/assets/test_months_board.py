@@ -140,7 +140,7 @@ def test_the_sentence_begins_with_what_is_red_then_says_what_is_late(
     watch(url, instance)
     assert shown(instance)[0].metadata["summary"].value == (
         "**2026-01: release 1 payout held.**\n\n**1 organization parked.**\n\n"
-        "2026-01: late money of 1 organization.\n\n**2026-02:** settle it."
+        "2026-01: late money of 1 organization waits to be posted.\n\n**2026-02:** settle it."
     )
     assert shown(instance)[0].metadata["months"].records[-1].data["late"] == "1 not posted"
 

@@ -87,8 +87,7 @@ def open_launchpad(page: Page, asset: str, month: str) -> Locator:
     open_asset(page, asset)
     page.get_by_role("button", name="Materialize").locator("xpath=following::button[1]").click()
     page.get_by_text("Open launchpad").click()
-    # The list of months is a dialog too, while it is open, and comes after it.
-    dialog = page.get_by_role("dialog").first
+    dialog = launchpad(page)
     is_set_up(dialog)
     dialog.get_by_label("sort_by_alpha").wait_for()
     dialog.get_by_placeholder("Partition").fill(month)
@@ -96,6 +95,11 @@ def open_launchpad(page: Page, asset: str, month: str) -> Locator:
     dialog.get_by_text(f"partition: {month}").wait_for()
     is_set_up(dialog)
     return dialog
+
+
+def launchpad(page: Page) -> Locator:
+    """The dialog of the launchpad. Menus and lists are dialogs too, and some stay for a while after their click."""
+    return page.get_by_role("dialog").filter(has_text="Launchpad (configure assets)")
 
 
 def is_set_up(form: Locator) -> None:
