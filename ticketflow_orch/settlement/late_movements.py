@@ -66,8 +66,10 @@ def why_nothing_is_posted(connection: Connection, month: Month) -> str | None:
     """Why a settlement of `month` posts nothing, whatever came late, in one sentence; None: it may."""
     if takes_postings(connection, month):
         return None
-    closed = f"{month} is closed, or is being closed; what comes late for it is adjusted in the first open month."
-    return before_the_books(connection, month) or closed
+    return before_the_books(connection, month) or (
+        f"{month} takes nothing any more: the month is closed, or is being closed, so nothing was posted; what comes "
+        "late for it is adjusted in the first open month."
+    )
 
 
 def closed_before(connection: Connection, month: Month) -> Month | None:
