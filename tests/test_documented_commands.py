@@ -7,7 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import click
 import pytest
 import typer
 
@@ -28,12 +27,12 @@ def shown(page: Path) -> set[str]:
 def test_each_command_that_is_shown_is_there(page: Path) -> None:
     group = typer.main.get_command(cli.app)
     for line in shown(page):
-        command: click.Command = group
+        commands = getattr(group, "commands", None)
         for word in line.split()[1:]:
-            if not isinstance(command, click.Group):
+            if commands is None:
                 break
-            assert word in command.commands, line
-            command = command.commands[word]
+            assert word in commands, line
+            commands = getattr(commands[word], "commands", None)
 
 
 def test_the_pages_say_how_ticketflow_becomes_a_command() -> None:

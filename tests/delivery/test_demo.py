@@ -63,6 +63,4 @@ def test_a_payout_that_the_relay_sends_is_confirmed_with_its_reference(engine: E
     delivery = read_delivery(Settings(home=tmp_path), {})
     assert drain(engine, delivery, KINDS, budget=60).delivered >= 1
     delivery.close()
-    [(state, reference)] = rows(engine, "SELECT state, provider_ref FROM payout")
-    assert state == "CONFIRMED"
-    assert reference.startswith("demo-")
+    assert rows(engine, "SELECT state, provider_ref = 'demo-' || public_id FROM payout") == [("CONFIRMED", True)]

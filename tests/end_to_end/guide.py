@@ -57,7 +57,7 @@ class Walk:
     def board_address(self) -> str:
         """Where the board is, as `ticketflow ui` has printed."""
         said = (self.office.home / "logs" / "ui.log").read_text("utf-8")
-        return re.findall(r"^How far every month is: (\S+)$", said, re.MULTILINE)[0]
+        return str(re.findall(r"^How far every month is: (\S+)$", said, re.MULTILINE)[0])
 
     def all_is_paid(self) -> bool:
         """Whether every payout is confirmed."""

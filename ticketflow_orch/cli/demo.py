@@ -78,7 +78,8 @@ def demo(
             due = due_months(connection, business_now, first)
             over = months_over(connection, business_now, first)
         if leaves_work:
-            due, over = ([one for one in all_ if one <= last_finished(loaded.last_month)] for all_ in (due, over))
+            finishing = last_finished(loaded.last_month)
+            due, over = (tuple(one for one in months_ if one <= finishing) for months_ in (due, over))
         kept = ARENA if leaves_work else None
         settled = list(settle_months(engine, due, tags=_TAGS))
         green = [report(run) for run in settled].count(False) == 0
@@ -217,8 +218,9 @@ def _work(engine: Engine, now: datetime, first_month: Month) -> Iterator[tuple[s
         yield str(month), f"closed, and late money of {counted(organizations, 'organization')}", "ticketflow late"
     for one in parked:
         yield one.external_ref, f"parked: {one.reason}", f"ticketflow unpark {one.external_ref}"
-    for one in held:
-        yield str(one.month), f"payout of {one.organization} held", f"ticketflow payouts release --month {one.month}"
+    for payout in held:
+        release = f"ticketflow payouts release --month {payout.month}"
+        yield str(payout.month), f"payout of {payout.organization} held", release
 
 
 def close_pay_and_state(
