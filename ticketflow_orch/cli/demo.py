@@ -93,8 +93,8 @@ def demo(
             print_statement(engine, over[-1])
         if green and not settled and not books and not delivered:
             out.print("\nEverything had been done before: this run changed nothing.")
-        if leaves_work:
-            print_work(engine, business_now, first, over[-1])
+        if leaves_work or not green:
+            print_work(engine, business_now, first, last_finished(loaded.last_month))
     out.print("\nNext: [bold]make ui[/bold] opens it in Dagster at http://127.0.0.1:3000.")
     raise typer.Exit(0 if green else 1)
 
@@ -169,7 +169,7 @@ def print_work(engine: Engine, now: datetime, first_month: Month, last_closed: M
     """Print what is left to be done, and by which commands; months as they are called here and in the guide."""
     from ticketflow_orch.cli.terminal import console, plain_table
 
-    left = list(_work(engine, now, first_month))
+    left = list(_work(engine, now, first_month, _following(last_closed)[-1]))
     if not left:
         return
     out = console()
@@ -191,8 +191,8 @@ def _following(month: Month | str) -> list[str]:
     return [str(each) for each in months]
 
 
-def _work(engine: Engine, now: datetime, first_month: Month) -> Iterator[tuple[str, str, str]]:
-    """Each piece of work that is left: where, what it is, the command that does it."""
+def _work(engine: Engine, now: datetime, first_month: Month, misread: str) -> Iterator[tuple[str, str, str]]:
+    """Each piece of work that is left: where, what it is, the command that does it; `misread`: the month that fails."""
     from pathlib import Path
 
     from ticketflow_orch.counts import counted
@@ -210,10 +210,10 @@ def _work(engine: Engine, now: datetime, first_month: Month) -> Iterator[tuple[s
         held = payouts(connection, state="HELD")
     if due:
         yield f"{due[0]} to {due[-1]}", "not settled", f"ticketflow settle --from {due[0]} --to {due[-1]}"
-    if due and is_misread(engine):
+    if is_misread(engine):
         folder = corrections(settings().home.absolute())
         shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        yield str(due[-1]), "fails: a file was misread", f"ticketflow import {shown}"
+        yield misread, "fails: a file was misread", f"ticketflow import {shown}"
     for month, organizations in late.items():
         yield str(month), f"closed, and late money of {counted(organizations, 'organization')}", "ticketflow late"
     for one in parked:
