@@ -30,22 +30,22 @@ def asked(query: str) -> list[tuple[Any, ...]]:
 
 
 def do_the_work() -> None:
-    settled = invoke("settle", "--from", "2025-04", "--to", "2025-06")
+    settled = invoke("settle", "--from", "2026-01", "--to", "2026-03")
     assert settled.exit_code == 1
-    assert [line[:16] for line in settled.stdout.splitlines() if line.startswith("2025-")] == [
-        "2025-04 settled:",
-        "2025-05 settled:",
-        "2025-06 failed: ",
+    assert [line[:16] for line in settled.stdout.splitlines() if line.startswith("2026-")] == [
+        "2026-01 settled:",
+        "2026-02 settled:",
+        "2026-03 failed: ",
     ]
-    assert re.search(r"10\d organizations are parked in 2025-06 and demo-\d+ fails too", settled.stdout)
-    assert re.search(r"^demo-theatre +2025-04 +2025-03 +USD", invoke("late").stdout, re.MULTILINE)
+    assert re.search(r"10\d organizations are parked in 2026-03 and demo-\d+ fails too", settled.stdout)
+    assert re.search(r"^demo-theatre +2026-01 +2025-12 +USD", invoke("late").stdout, re.MULTILINE)
 
     assert invoke("import", str(settings().home / "corrections")).exit_code == 0
     assert invoke("unpark", "demo-club").exit_code == 0
-    assert invoke("settle", "2025-06").exit_code == 0
-    assert invoke("close", "--from", "2025-04", "--to", "2025-06").exit_code == 0
+    assert invoke("settle", "2026-03").exit_code == 0
+    assert invoke("close", "--from", "2026-01", "--to", "2026-03").exit_code == 0
     assert [state for _, state in states()] == ["CLOSED"] * 6
-    assert invoke("payouts", "release", "--month", "2025-03").exit_code == 0
+    assert invoke("payouts", "release", "--month", "2025-12").exit_code == 0
     assert invoke("outbox", "deliver").exit_code == 0
     assert asked("SELECT DISTINCT state FROM payout") == [("CONFIRMED",)]
     assert "Left for you to do" not in invoke(*DEMO).stdout
@@ -57,8 +57,8 @@ def states() -> list[tuple[str, str]]:
 
 @contextmanager
 def made(scratch: Path) -> Iterator[Result]:
-    """A home whose clock stands still in July 2025, with the demo run once; what that printed."""
-    with fresh_home(scratch, TICKETFLOW_FIXED_CLOCK="2025-07-10T05:00:00Z"):
+    """A home whose clock stands still in April 2026, with the demo run once; what that printed."""
+    with fresh_home(scratch, TICKETFLOW_FIXED_CLOCK="2026-04-15T10:00:00Z"):
         databases.ensure_running(settings())
         yield invoke(*DEMO)
 
@@ -72,14 +72,14 @@ def demo(scratch: Path) -> Iterator[Result]:
 
 def test_the_demo_finishes_all_but_three_months_and_says_what_is_left(demo: Result) -> None:
     assert demo.exit_code == 0, demo.stdout
-    assert states() == [("2025-01", "CLOSED"), ("2025-02", "CLOSED"), ("2025-03", "CLOSED")]
+    assert states() == [("2025-10", "CLOSED"), ("2025-11", "CLOSED"), ("2025-12", "CLOSED")]
     left = demo.stdout.split("Left for you to do")[1]
     for what, by in (
-        ("2025-04 to 2025-06", "ticketflow settle --from 2025-04 --to 2025-06"),
-        ("2025-06", f"ticketflow import {settings().home}/corrections"),
-        ("2025-03", "ticketflow late"),
+        ("2026-01 to 2026-03", "ticketflow settle --from 2026-01 --to 2026-03"),
+        ("2026-03", f"ticketflow import {settings().home}/corrections"),
+        ("2025-12", "ticketflow late"),
         ("demo-club", "ticketflow unpark demo-club"),
-        ("2025-03", "ticketflow payouts release --month 2025-03"),
+        ("2025-12", "ticketflow payouts release --month 2025-12"),
     ):
         assert re.search(rf"^{what} .* {re.escape(by)}\s*$", left, re.MULTILINE), left
 
