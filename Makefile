@@ -26,7 +26,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
-demo: $(INSTALLED) ## load a demo data set, settle every month that is over, print a statement
+demo: $(INSTALLED) ## load a demo data set, settle, close and pay most of it, say what is left to do
 	$(BIN)/python -m ticketflow_orch demo
 
 ui: $(INSTALLED) ## open the Dagster UI with daemon and schedules on 127.0.0.1:3000 (PORT=…)

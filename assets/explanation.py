@@ -1,7 +1,6 @@
 """The asset that answers a question: why one organization's month came to what it came to. Its job asks it."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
@@ -12,7 +11,7 @@ from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.explain import Balance, Entry, Explanation, Line, Movement, explain, last_settled
 from ticketflow_orch.money import written_out
-from ticketflow_orch.months import Month
+from ticketflow_orch.months import Month, to_the_minute
 
 # A big organization moves money more often than anybody reads; `ticketflow explain` prints them all.
 MOVEMENTS_SHOWN = 500
@@ -61,9 +60,12 @@ def explanation_metadata(answer: Explanation) -> dict[str, Any]:
     metadata: dict[str, Any] = {"summary": _summary(answer)}
     if answer.balances:
         metadata["balance"] = _table(_BALANCE, map(_balance_cells, answer.balances))
+    here = answer.business_timezone
     metadata["lines by rate"] = _table(_LINE, map(_line_cells, answer.lines))
-    metadata["ledger entries"] = _table(_ENTRY, map(_entry_cells, answer.entries))
-    metadata["movements"] = _table(_MOVEMENT, map(_movement_cells, answer.movements[-MOVEMENTS_SHOWN:]))
+    entries = (_entry_cells(one, here) for one in answer.entries)
+    metadata["ledger entries"] = _table((*_ENTRY, f"posted ({here})"), entries)
+    shown = answer.movements[-MOVEMENTS_SHOWN:]
+    metadata["movements"] = _table((f"occurred ({here})", *_MOVEMENT), (_movement_cells(one, here) for one in shown))
     if len(answer.movements) > MOVEMENTS_SHOWN:
         metadata["movements not shown"] = len(answer.movements) - MOVEMENTS_SHOWN
     return metadata | {
@@ -86,6 +88,8 @@ def _summary(answer: Explanation) -> str:
         sentences.append(f"Late and not posted yet: {late:,} of them.")
     if answer.not_paid_here:
         sentences.append(answer.not_paid_here)
+    if answer.before_the_books is not None:
+        sentences.append(answer.before_the_books)
     if answer.parked:
         sentences.append(f"Parked: {answer.parked}.")
     sentences += [f"Looks wrong: {one.currency} {one.what}." for one in answer.anomalies if one.accepted_by is None]
@@ -97,8 +101,8 @@ _BALANCE_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "p
 # What people ask first comes first: the page cuts wide tables off at the right.
 _BALANCE = ("currency", *(name.replace("_", " ") for name in _BALANCE_AMOUNTS), "payout")
 _LINE = ("currency", "rate", "tax", *(name.replace("_", " ") for name in _AMOUNTS))
-_ENTRY = ("posted in", "currency", "net", "reason", *(name.replace("_", " ") for name in _AMOUNTS), "posted (UTC)")
-_MOVEMENT = ("occurred (UTC)", "kind", "amount", "currency", "rate", "reference", "reverses", "late")
+_ENTRY = ("posted in", "currency", "net", "reason", *(name.replace("_", " ") for name in _AMOUNTS))
+_MOVEMENT = ("kind", "amount", "currency", "rate", "reference", "reverses", "late")
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
@@ -108,10 +112,6 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMet
 
 def _written(row: Balance | Line | Entry, names: Sequence[str]) -> Iterable[str]:
     return (written_out(getattr(row, name), row.exponent) for name in names)
-
-
-def _utc(instant: datetime) -> str:
-    return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _percent(basis_points: int) -> str:
@@ -128,16 +128,16 @@ def _line_cells(line: Line) -> Sequence[str]:
     return line.currency, *rates, *_written(line, _AMOUNTS)
 
 
-def _entry_cells(entry: Entry) -> Sequence[str]:
+def _entry_cells(entry: Entry, here: str) -> Sequence[str]:
     return (
         str(entry.month), entry.currency, *_written(entry, ("net",)), entry.reason or "settlement",
-        *_written(entry, _AMOUNTS), _utc(entry.posted_at),
+        *_written(entry, _AMOUNTS), to_the_minute(entry.posted_at, here),
     )  # fmt: skip
 
 
-def _movement_cells(movement: Movement) -> Sequence[str]:
+def _movement_cells(movement: Movement, here: str) -> Sequence[str]:
     return (
-        _utc(movement.occurred_at),
+        to_the_minute(movement.occurred_at, here),
         f"{movement.kind.lower().replace('_', ' ')}{' (void)' if movement.is_void else ''}",
         written_out(movement.amount, movement.exponent), movement.currency, _percent(movement.commission_rate_bps),
         movement.external_ref, movement.reverses or "", "late" if movement.late else "",

@@ -1,6 +1,6 @@
 """The asset that shows all months at once: how far each is, and what it waits for."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -14,6 +14,7 @@ from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
+_LINES = 4
 # What people ask first comes first: the page cuts wide tables off at the right.
 _MONTHS = dg.TableSchema(
     columns=[
@@ -24,7 +25,7 @@ _MONTHS = dg.TableSchema(
             "paid", "string", "its payouts: settled elsewhere, not yet, all, or how many are not confirmed, and why"
         ),
         dg.TableColumn("stated", "string", "whether its statements are written"),
-        dg.TableColumn("late", "string", "adjustments about the month, wherever they were posted"),
+        dg.TableColumn("late", "string", "adjustments about it, wherever posted; organizations whose is not posted"),
         dg.TableColumn("parked", "string", "organizations that are parked in it now"),
     ]
 )
@@ -83,13 +84,32 @@ def board_metadata(board: Board) -> dict[str, Any]:
 
 
 def _summary(board: Board) -> str:
-    busy = [month for month in board.months if month.next_step]
+    """What is red first, then what is late, then how the other months are: a line for each."""
     if not board.months:
         return "No month is over yet in which anybody sold anything."
-    if not busy:
-        return f"**Nothing is left to do.** The last month is {board.months[-1].month}."
-    more = {1: "", 2: " One more month waits."}.get(len(busy), f" {len(busy) - 1} more months wait.")
-    return f"**{busy[0].month}:** {busy[0].next_step}.{more}"
+    red = [month for month in board.months if month.needs_a_person]
+    late = [month for month in board.months if month.waiting]
+    busy = [month for month in board.months if month.next_step and month not in red]
+    lines = [
+        *_some(red, lambda month: f"**{month.month}: {month.next_step}.**", "need a person"),
+        *([f"**{counted(board.parked, 'organization')} parked.**"] if board.parked else []),
+        *_some(late, _late_money, "have late money"),
+    ]
+    if busy:
+        more = {1: "", 2: " One more month waits."}.get(len(busy), f" {len(busy) - 1} more months wait.")
+        lines.append(f"**{busy[0].month}:** {busy[0].next_step}.{more}")
+    return "\n\n".join(lines) or f"**Nothing is left to do.** The last month is {board.months[-1].month}."
+
+
+def _late_money(month: BoardMonth) -> str:
+    return f"{month.month}: late money of {counted(month.waiting, 'organization')} waits to be posted."
+
+
+def _some(months: Sequence[BoardMonth], line: Callable[[BoardMonth], str], what: str) -> Iterator[str]:
+    """A line for each of the first months, and one that counts the others: a page shows a short text only."""
+    yield from map(line, months[:_LINES])
+    if len(months) > _LINES:
+        yield f"{counted(len(months) - _LINES, 'more month')} {what}."
 
 
 def _cells(month: BoardMonth, payouts_from: Month | None) -> Mapping[str, str]:
@@ -99,9 +119,14 @@ def _cells(month: BoardMonth, payouts_from: Month | None) -> Mapping[str, str]:
         "next": month.next_step,
         "paid": _paid(month, payouts_from),
         "stated": "yes" if month.stated is Stage.DONE else "",
-        "late": _count(month.late),
+        "late": _late(month),
         "parked": _count(month.parked),
     }
+
+
+def _late(month: BoardMonth) -> str:
+    waiting = f"{month.waiting:,} not posted" if month.waiting else ""
+    return ", ".join(filter(None, (_count(month.late), waiting)))
 
 
 def _count(number: int) -> str:

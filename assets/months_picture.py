@@ -39,7 +39,7 @@ def _picture(months: Sequence[BoardMonth]) -> str:
         ("closed", [one.closed for one in months]),
         ("paid", [one.paid for one in months]),
         ("stated", [one.stated for one in months]),
-        ("late", [Stage.UNDER_WAY if one.late else Stage.NONE for one in months]),
+        ("late", [Stage.UNDER_WAY if one.late or one.waiting else Stage.NONE for one in months]),
         ("parked", [Stage.ATTENTION if one.parked else Stage.NONE for one in months]),
     )
     drawn = dict.fromkeys(_STROKES, "")

@@ -17,7 +17,7 @@ from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, PayoutsRequested, request_payouts
 from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
-from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, paid_so_far
+from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, requested_so_far
 from ticketflow_orch.settings import settings
 
 PAYOUT_COLUMNS = dg.TableSchema(
@@ -93,14 +93,15 @@ def payouts_metadata(connection: Connection, result: PayoutsRequested) -> dict[s
     totals = paid_by_currency(connection, result.month)
     if totals:
         metadata["payouts"] = dg.MetadataValue.table([_record(total) for total in totals], _TOTALS)
-        so_far = paid_so_far(connection, result.month)
+        so_far = requested_so_far(connection, result.month)
         for total in totals:
             caption = written_out(total.amount, total.exponent)
             chart = month_chart(so_far[total.currency], caption)
-            metadata[f"paid out {total.currency}, months so far"] = dg.MetadataValue.md(chart)
+            metadata[f"requested {total.currency}, months so far"] = dg.MetadataValue.md(chart)
     metadata |= {"requested": result.requested, "held": result.held, "existing": result.existing}
     # Whole minor units, so that the asset's plots show the months exactly.
-    return metadata | {f"paid out {total.currency} (minor units)": total.amount for total in totals}
+    metadata |= {f"requested {total.currency} (minor units)": total.amount for total in totals}
+    return metadata | {f"paid out {total.currency} (minor units)": total.confirmed for total in totals}
 
 
 def _summary(result: PayoutsRequested) -> str:

@@ -16,6 +16,7 @@ from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement import SettlementResult
 from ticketflow_orch.settlement.dry_run import DryRun, WouldPost, WouldPostTotal
+from ticketflow_orch.settlement.late_movements import why_nothing_is_posted
 from ticketflow_orch.settlement.report import (
     MonthTotal,
     ParkedOrganization,
@@ -53,7 +54,8 @@ LEDGER_COLUMNS = dg.TableSchema(
 def settlement_metadata(connection: Connection, result: SettlementResult) -> dict[str, Any]:
     """The metadata of one materialization, in the order in which people ask: what came of it, then how it went."""
     totals = month_totals(connection, result.month, result.month)
-    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
+    why_nothing = why_nothing_is_posted(connection, result.month) if result.settlement is None else None
+    metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(why_nothing or _summary(result))}
     if result.parked:
         metadata["parked organizations"] = _table(_PARKED, map(_parked_cells, result.parked))
     if result.settlement is not None and not result.changed_nothing:
@@ -115,11 +117,6 @@ def months_so_far(connection: Connection, last: Month) -> dict[str, dg.MarkdownM
 
 
 def _summary(result: SettlementResult) -> str:
-    if result.settlement is None:
-        return (
-            f"**{result.month} is closed**, or is being closed. Nothing was posted; what comes late is adjusted in the "
-            "first open month."
-        )
     if result.changed_nothing and not result.parked:
         return f"**Nothing came late.** Nothing was posted in {result.month}."
     parts = [f"{counted(result.rows_new, 'row')} settled"] if result.rows_new else []
@@ -132,8 +129,8 @@ def _summary(result: SettlementResult) -> str:
 
 def _dry_run_summary(rehearsed: DryRun) -> str:
     beginning = "**Dry run: nothing was posted.**"
-    if rehearsed.posts_nothing_more:
-        return f"{beginning} {rehearsed.month} is closed, or is being closed: nothing is posted in it any more."
+    if rehearsed.why_nothing is not None:
+        return f"{beginning} {rehearsed.why_nothing}"
     if not rehearsed.entries:
         return f"{beginning} The ledger of {rehearsed.month} is as it should be, so nothing would be."
     settlements = sum(total.settlements for total in rehearsed.totals)

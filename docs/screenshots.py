@@ -1,7 +1,7 @@
 """Takes the pictures in docs/images from the real pages: `python -m docs.screenshots`, where a Chromium is installed.
 
-A back office of its own is filled with the demo's data, a history is backfilled, and the guide for analysts is walked
-as its test does; each step says what there is to see.
+A demo of its own is made, and the guide for analysts is walked on it as its test does; each step says what there is to
+see.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from pathlib import Path
 from playwright.sync_api import Page
 
 from tests.end_to_end.back_office import ASSET
-from tests.end_to_end.browser import browsing, installed
-from tests.end_to_end.chain import backfill_chain
-from tests.end_to_end.guide import FIRST, STEPS, Walk, guide_office
+from tests.end_to_end.browser import browsing, installed, open_asset
+from tests.end_to_end.guide import STEPS, Walk, demo_office
 from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.months import Month
 
 IMAGES = Path(__file__).parent / "images"
-# With the months of the walk a year.
-HISTORY = list(months_between(Month(2024, 7), Month.parse(FIRST).previous()))
-ORGANIZATIONS = 300
-PATIENCE = 900.0
+# With the months that are left a year.
+BEGINNING = Month(2024, 7)
+ORGANIZATIONS = 400
 
 
 def main() -> None:
@@ -35,23 +33,22 @@ def main() -> None:
         sys.exit("There is no Chromium on this machine.")
     folder = Path(tempfile.mkdtemp(prefix="tf-"))
     folder.chmod(0o755)  # Postgres runs as another account when we are root
-    home = folder / "ticketflow"
+    project = folder / "ticketflow"
     try:
-        with guide_office(home, HISTORY[0], ORGANIZATIONS) as (office, _):
-            backfill_chain(office, list(map(str, HISTORY)), PATIENCE)
-            with browsing(chromium, office.address) as page:
-                # Small, and without the list of pages, so that it can be read where it is shown smaller still.
-                page.set_viewport_size({"width": 1360, "height": 900})
-                page.goto("/assets")
-                page.get_by_text("Hide navigation").click()
-                walk = Walk(office, page, partial(take, page))
-                for step in STEPS.values():
-                    step(walk)
-                page.goto(f"/assets/{ASSET}?view=checks&checkDetail=honest")
-                page.get_by_text("No month is bad.").wait_for()
-                take(page, "checks")
+        with demo_office(project, ORGANIZATIONS, BEGINNING) as office, browsing(chromium, office.address) as page:
+            # Small, and without the list of pages, so that it can be read where it is shown smaller still.
+            page.set_viewport_size({"width": 1360, "height": 900})
+            page.goto("/assets")
+            page.get_by_text("Hide navigation").click()
+            walk = Walk(office, page, partial(take, page))
+            for step in STEPS.values():
+                step(walk)
+            open_asset(page, ASSET, "Checks")
+            page.get_by_text("honest", exact=True).first.click()
+            page.get_by_text("No month is bad.").wait_for()
+            take(page, "checks")
     finally:
-        EmbeddedServer(home).remove()
+        EmbeddedServer(project / ".ticketflow").remove()
         shutil.rmtree(folder)
 
 

@@ -176,7 +176,7 @@ BREACHES = {
     ),
     "a payable": (
         "DELETE FROM payout WHERE month = '2026-03-01' AND organization_id = 1",
-        "payables_paid", "2026-03 seller EUR payable 69901, paid out 0",
+        "payables_paid", "2026-03 seller EUR payable 69901, requested 0",
     ),
     "the amount of a payout": (
         "UPDATE payout SET amount = amount + 1 WHERE month = '2026-03-01' AND organization_id = 1",
@@ -400,7 +400,7 @@ def test_what_is_owed_is_given_three_days_and_listed_while_nobody_is_to_be_paid(
     assert "payables_paid" not in broken(engine)
     assert listed(engine)["payables_unpaid"] == []
     tamper(engine, "UPDATE settlement_period SET closed_at = closed_at - interval '73 hours'")
-    assert broken(engine)["payables_paid"] == ["2026-03 owed EUR payable 88000, paid out 0"]
+    assert broken(engine)["payables_paid"] == ["2026-03 owed EUR payable 88000, requested 0"]
     for payouts_from, why in ((None, "payouts are off"), (APRIL, "payouts begin with 2026-04")):
         pay_from(engine, payouts_from)
         assert "payables_paid" not in broken(engine)

@@ -16,6 +16,7 @@ from tests.test_settlement import settle
 from ticketflow_orch.board import MONTHS_SHOWN, Board, BoardMonth, Stage, WaitingPayouts, read_board
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.decisions import pause
+from ticketflow_orch.settlement import IncompleteSettlementError
 
 # March is over, April is not.
 APRIL_15 = instant("2026-04-15T12:00")
@@ -122,6 +123,32 @@ def test_who_failed_is_parked_in_that_month_and_who_is_parked_by_hand_in_all_tha
     assert [one.parked for one in board(engine).months] == [1, 1, 1]
     execute(engine, "UPDATE parked_organization SET resolved_at = now() WHERE reason IS NOT NULL")
     assert [one.parked for one in board(engine).months] == [1, 0, 0]
+
+
+def test_late_money_is_told_while_it_waits_and_counted_as_adjusted_when_it_is_posted(
+    engine: Engine, organization: int
+) -> None:
+    settle_and_close(engine, JANUARY)
+    sell(engine, organization, JANUARY, JANUARY)
+    january = month_of(engine, JANUARY)
+    assert (january.late, january.waiting) == (0, 1)
+    settle(engine, FEBRUARY)
+    january = month_of(engine, JANUARY)
+    assert (january.late, january.waiting) == (1, 0)
+
+
+def test_a_month_whose_settlement_gave_up_needs_a_person_until_it_is_settled(engine: Engine, organization: int) -> None:
+    for _ in range(3):
+        add_movement(engine, organization, 2**62, "2026-01-10T10:00")
+    with pytest.raises(IncompleteSettlementError):
+        settle(engine, JANUARY, parked_limit=0)
+    january = month_of(engine, JANUARY)
+    assert january.settled is Stage.ATTENTION
+    assert january.failed is not None
+    assert january.next_step == "correct what its settlement failed on, and settle it again"
+    settle(engine, JANUARY)
+    january = month_of(engine, JANUARY)
+    assert (january.settled, january.failed, board(engine).parked) == (Stage.DONE, None, 1)
 
 
 def test_payouts_are_paid_when_every_one_is_confirmed(engine: Engine, organization: int) -> None:

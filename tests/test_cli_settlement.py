@@ -14,10 +14,12 @@ from typer.testing import CliRunner, Result
 from tests.homes import fresh_home
 from ticketflow_orch import cli, databases
 from ticketflow_orch.cli.session import database
+from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import read_installation
 from ticketflow_orch.settings import settings
 
-DEMO = ("demo", "--organizations", "40", "--months", "3")
+DEMO = ("demo", "--organizations", "40", "--months", "3", "--finished")
 
 
 def invoke(*arguments: str) -> Result:
@@ -40,7 +42,7 @@ def test_the_demo_settles_closes_pays_and_states_and_says_where_to_look(demo: Re
         "Net, by month and currency",
         "Top organizations",
         "2026-01 to 2026-03 closed, with ",
-        "2026-01 to 2026-03 paid: ",
+        "2026-01 to 2026-03 requested: ",
         "2026-03 stated: ",
         "nothing has left this machine",
         "Statement of ",
@@ -49,9 +51,10 @@ def test_the_demo_settles_closes_pays_and_states_and_says_where_to_look(demo: Re
         assert part in demo.stdout
 
 
-def test_the_demo_requests_every_payout_and_writes_it_to_the_file_that_it_names(demo: Result) -> None:
+def test_the_demo_has_every_payout_confirmed_and_writes_it_to_the_file_that_it_names(demo: Result) -> None:
     with database("test") as engine, engine.connect() as connection:
-        asked = connection.execute(text("SELECT count(*) FROM payout WHERE state = 'REQUESTED'")).scalar_one()
+        asked = connection.execute(text("SELECT count(*) FROM payout WHERE state = 'CONFIRMED'")).scalar_one()
+        assert connection.execute(text("SELECT count(*) FROM payout WHERE state <> 'CONFIRMED'")).scalar_one() == 0
     events = [json.loads(line) for line in (settings().home / "outbox.jsonl").read_text("utf-8").splitlines()]
     assert asked > 0
     assert sum(event["event_type"] == "PayoutRequested" for event in events) == asked
@@ -83,6 +86,26 @@ def test_the_demo_pays_nobody_where_destinations_are_real(
     finally:
         monkeypatch.undo()
         settings.cache_clear()
+
+
+def test_the_demo_pays_nobody_where_the_home_s_own_destinations_are_real(
+    demo: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = settings().home / "delivery.toml"
+    before = own.read_text("utf-8")
+    own.write_text(before.replace('"demo"', '"file"'), "utf-8")
+    try:
+        with pytest.raises(InputError, match=r"delivery\.toml names real destinations; move it away for the demo"):
+            invoke(*DEMO)
+    finally:
+        own.write_text(before, "utf-8")
+
+
+def test_what_the_demo_decided_holds_for_whatever_process_works_in_its_home(demo: Result) -> None:
+    with database("test") as engine, engine.connect() as connection:
+        installation = read_installation(connection)
+    assert str(installation.payouts_from) == "2025-01"
+    assert read_delivery(settings()).route("PayoutRequested").destination == "provider"
 
 
 def test_a_range_of_months_is_settled_one_by_one(demo: Result) -> None:
@@ -117,6 +140,8 @@ def test_an_explanation_goes_from_movements_to_the_ledger(demo: Result) -> None:
         (("settle",), "Name one month, or --from and --to"),
         (("explain", "nobody", "2026-01"), "There is no organization 'nobody'"),
         (("demo", "--months", "99"), "2025-01 to 2026-03 are 15 months, not 99"),
+        (("demo", "--months", "3"), "A demo that leaves work has at least 6 months, not 3; --finished does with fewer"),
+        (("demo", "--organizations", "40"), "A demo that leaves work has at least 110 organizations, not 40"),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_one_sentence(

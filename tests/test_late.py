@@ -17,9 +17,10 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_settlement import NOW, settle
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.late import LateAdjustments, late_adjustments, late_in_pass
+from ticketflow_orch.late import LateAdjustments, late_adjustments, late_in_pass, late_money
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.dry_run import DryRun, dry_run
+from ticketflow_orch.settlement.report import late_organizations
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 
@@ -46,6 +47,29 @@ def theatre(engine: Engine) -> int:
 
 
 # --- What came late
+
+
+def test_what_is_not_posted_yet_is_listed_for_each_organization_that_the_status_counts(
+    engine: Engine, theatre: int
+) -> None:
+    settle_and_close(engine, JANUARY)
+    settle(engine, MARCH)
+    for month, amount in (("01", 7), ("01", -2), ("03", 11)):
+        add_movement(engine, theatre, amount, f"2026-{month}-11T10:00", kind="MANUAL", reason="forgotten", **FREE)
+    with engine.connect() as connection:
+        waiting, counted = late_money(connection), late_organizations(connection)
+    assert [(str(one.origin), str(one.posted_in), one.movements, one.amount) for one in waiting] == [
+        ("2026-03", "2026-03", 1, 11),
+        ("2026-01", "2026-02", 2, 5),
+    ]
+    assert counted == {MARCH: 1, JANUARY: 1}
+    with engine.connect() as connection:
+        assert [one.amount for one in late_money(connection, FEBRUARY)] == [5]
+    settle(engine, FEBRUARY)
+    settle(engine, MARCH)
+    with engine.connect() as connection:
+        assert (late_money(connection), late_organizations(connection)) == ((), {})
+    assert late(engine).count == 2
 
 
 def test_every_adjustment_says_what_it_changed_from_and_to(engine: Engine, theatre: int) -> None:
@@ -191,7 +215,8 @@ def test_a_dry_run_of_a_closed_month_says_that_nothing_is_posted_in_it(engine: E
     settle_and_close(engine, JANUARY)
     add_movement(engine, theatre, 5, "2026-01-11T10:00")
     rehearsed = rehearse(engine, JANUARY)
-    assert (rehearsed.posts_nothing_more, rehearsed.entries) == (True, 0)
+    assert rehearsed.why_nothing is not None
+    assert rehearsed.entries == 0
 
 
 def test_a_dry_run_is_refused_where_a_settlement_is(engine: Engine, theatre: int, tmp_path: Path) -> None:

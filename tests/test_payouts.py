@@ -182,7 +182,7 @@ def test_a_payout_that_cannot_be_written_stops_only_itself_and_is_told_and_tried
     with engine.connect() as connection:
         assert payouts_due_months(connection) == (MARCH,)
         [finding] = not_as_payable(connection)
-    assert [(one.organization, one.what) for one in finding.examples] == [("opera", "payable 200, paid out 0")]
+    assert [(one.organization, one.what) for one in finding.examples] == [("opera", "payable 200, requested 0")]
     cure(engine, "payout")
     assert request(engine, chunk_size=chunk_size).requested == 1
     assert len(rows(engine, told)) == 1

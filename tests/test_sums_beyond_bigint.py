@@ -26,7 +26,7 @@ from ticketflow_orch.explain import explain
 from ticketflow_orch.late import late_adjustments
 from ticketflow_orch.localization import amount
 from ticketflow_orch.money import written_out
-from ticketflow_orch.payouts.listing import paid_by_currency, paid_so_far
+from ticketflow_orch.payouts.listing import paid_by_currency, requested_so_far
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.report import month_totals, top_organizations
 from ticketflow_orch.statements.audit import judged_statements
@@ -56,7 +56,7 @@ def test_the_totals_of_a_month_and_its_balances_and_payouts_are_exact(engine: En
         assert [total.payable for total in balance_totals(connection, JANUARY, JANUARY)] == [SUM]
         assert payable_so_far(connection, JANUARY) == {"EUR": {JANUARY: SUM}}
         assert [paid.amount for paid in paid_by_currency(connection, JANUARY)] == [SUM]
-        assert paid_so_far(connection, JANUARY) == {"EUR": {JANUARY: SUM}}
+        assert requested_so_far(connection, JANUARY) == {"EUR": {JANUARY: SUM}}
         [january] = read_board(connection, NOW, FIRST).months[:1]
         assert [total.net for total in january.totals] == [SUM]
 
@@ -121,7 +121,7 @@ def test_the_pages_of_a_month_show_exact_sums(
         [event] = result.asset_materializations_for_node(asset.key.to_user_string())
         shown |= {name: value.value for name, value in event.metadata.items()}
     settings.cache_clear()
-    for name in ("net EUR", "payable EUR", "paid out EUR"):
+    for name in ("net EUR", "payable EUR", "requested EUR"):
         assert shown[f"{name} (minor units)"] == SUM
         assert shown[f"{name}, months so far"].endswith(f"**{written_out(SUM, 2)}**")
     assert rows(engine, "SELECT sum(amount) FROM payout") == [(SUM,)]

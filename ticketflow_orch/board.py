@@ -21,7 +21,7 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import first_paid_month
 from ticketflow_orch.payouts.request import EVENT_TYPE
 from ticketflow_orch.settlement.due import due_months
-from ticketflow_orch.settlement.report import MonthTotal, month_totals
+from ticketflow_orch.settlement.report import MonthTotal, late_organizations, month_totals
 
 MONTHS_SHOWN = 36
 
@@ -50,8 +50,10 @@ class WaitingPayouts:
 class BoardMonth:
     """One month: its `state` (OPEN, SETTLED, CLOSING, CLOSED) and the steps that people ask for.
 
-    `totals`: what was posted in it, by currency. `late`: adjustments about it, wherever they were posted. `parked`:
-    organizations that are parked in it now. `next_step`: what is to happen next, in a few words; empty: nothing.
+    `totals`: what was posted in it, by currency. `late`: adjustments about it, wherever they were posted; `waiting`:
+    organizations with late money about it that is not posted yet. `parked`: organizations that are parked in it now.
+    `failed`: why its last settlement gave up, if it did. `next_step`: what is to happen next, in a few words; empty:
+    nothing.
     """
 
     month: Month
@@ -65,6 +67,13 @@ class BoardMonth:
     paid: Stage
     stated: Stage
     next_step: str
+    waiting: int = 0
+    failed: str | None = None
+
+    @property
+    def needs_a_person(self) -> bool:
+        """Whether something in it is red, those who are parked aside: they may be so in many months."""
+        return Stage.ATTENTION in {self.settled, self.closed, self.paid, self.stated}
 
     @property
     def organizations(self) -> int:
@@ -77,12 +86,14 @@ class Board:
     """The last months that are over or that a settlement has touched, in order.
 
     `payouts_from`: the first month that anybody is paid for; None: payouts are off.
-    `anomalies`: how many movements that settlements have read look wrong and were accepted by nobody.
+    `anomalies`: how many movements that settlements have read look wrong and were accepted by nobody. `parked`:
+    organizations in any month.
     """
 
     months: tuple[BoardMonth, ...]
     payouts_from: Month | None = None
     anomalies: int = 0
+    parked: int = 0
 
     @property
     def version(self) -> str:
@@ -101,6 +112,7 @@ def read_board(connection: Connection, now: datetime, first_month: Month) -> Boa
     ).all()
     totals = month_totals(connection, months[0], months[-1])
     payouts_from = first_paid_month(connection)
+    waiting = late_organizations(connection)
     turn = next((row for row in rows if row.state != "CLOSED"), None)
     return Board(
         tuple(
@@ -108,16 +120,20 @@ def read_board(connection: Connection, now: datetime, first_month: Month) -> Boa
                 row,
                 tuple(total for total in totals if total.month == month),
                 turn,
+                waiting=waiting.get(month, 0),
                 pays=payouts_from is not None and month >= payouts_from,
             )
             for month, row in zip(months, rows, strict=True)
         ),
         payouts_from,
         noted(connection).count,
+        parked=connection.execute(_PARKED).scalar_one(),
     )
 
 
-def _board_month(row: Row[Any], totals: Sequence[MonthTotal], turn: Row[Any] | None, *, pays: bool) -> BoardMonth:
+def _board_month(
+    row: Row[Any], totals: Sequence[MonthTotal], turn: Row[Any] | None, *, waiting: int, pays: bool
+) -> BoardMonth:
     payouts = WaitingPayouts(row.held, row.requested, row.in_doubt, row.came_back)
     closed = row.state == "CLOSED"
     return BoardMonth(
@@ -132,20 +148,24 @@ def _board_month(row: Row[Any], totals: Sequence[MonthTotal], turn: Row[Any] | N
         paid=_paid(row, payouts, pays=pays),
         stated=Stage.DONE if row.stated else Stage.NOT_YET,
         next_step=_next_when_closed(row, payouts, pays=pays) if closed else _next_to_close(row, turn),
+        waiting=waiting,
+        failed=row.failed,
     )
 
 
 def _settled(row: Row[Any]) -> Stage:
     if row.settling is not None:
         return Stage.UNDER_WAY
+    if row.failed is not None:
+        return Stage.ATTENTION
     return Stage.NOT_YET if row.state == "OPEN" else Stage.DONE
 
 
 def _paid(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> Stage:
-    if not pays:
-        return Stage.NONE
     if payouts.in_doubt or payouts.held:
         return Stage.ATTENTION
+    if not pays:
+        return Stage.NONE
     if payouts.requested:
         return Stage.UNDER_WAY
     return Stage.DONE if row.paid else Stage.NOT_YET
@@ -156,6 +176,8 @@ def _next_to_close(row: Row[Any], turn: Row[Any] | None) -> str:
         return "being closed"
     if row.settling is not None:
         return f"being settled, pass {row.settling}"
+    if row.failed is not None:
+        return "correct what its settlement failed on, and settle it again"
     if row.state == "OPEN":
         return "settle it"
     if turn is not None and turn.month < row.month:
@@ -210,6 +232,10 @@ BOARD = text("""
         ) END AS parked,
         (SELECT pass FROM settlement_pass AS running
             WHERE running.month = shown.month AND running.state = 'RUNNING') AS settling,
+        CASE WHEN state <> 'CLOSED' THEN (
+            SELECT CASE last.state WHEN 'GIVEN_UP' THEN given_up_because END FROM settlement_pass AS last
+            WHERE last.month = shown.month ORDER BY last.pass DESC LIMIT 1
+        ) END AS failed,
         EXISTS (SELECT FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = CAST(:event AS text)) AS paused
     FROM unnest(CAST(:months AS date[])) AS shown (month)
     LEFT JOIN settlement_period AS period ON period.month = shown.month
@@ -219,3 +245,5 @@ BOARD = text("""
     LEFT JOIN failed ON failed.month = shown.month
     ORDER BY shown.month
 """)
+
+_PARKED = text("SELECT count(DISTINCT organization_id) FROM parked_organization WHERE resolved_at IS NULL")

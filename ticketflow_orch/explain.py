@@ -12,7 +12,9 @@ from ticketflow_orch.anomalies import Anomaly, read_anomalies
 from ticketflow_orch.audit import Members
 from ticketflow_orch.books.history import pays_from
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation import business_timezone
 from ticketflow_orch.months import Month, Window
+from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.settlement.windows import month_windows
 
@@ -112,6 +114,9 @@ class Explanation:
     entries: tuple[Entry, ...]
     balances: tuple[Balance, ...]
     payouts_from: Month | None
+    anomalies: tuple[Anomaly, ...]
+    before_the_books: str | None
+    business_timezone: str
 
     @property
     def not_paid_here(self) -> str | None:
@@ -124,8 +129,6 @@ class Explanation:
                 "the balance that takes it in."
             )
         return None
-
-    anomalies: tuple[Anomaly, ...] = ()
 
 
 def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
@@ -159,6 +162,8 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
         payouts_from=Month.of_day(organization.payouts_from) if organization.payouts_from else None,
         anomalies=tuple(_anomalies(connection, organization.id, window)),
+        before_the_books=before_the_books(connection, month),
+        business_timezone=business_timezone(connection),
     )
 
 

@@ -212,6 +212,11 @@ def _installation(row: Row[tuple[object, ...]]) -> Installation:
     )
 
 
+def business_timezone(connection: Connection) -> str:
+    """The IANA zone in which people read instants; UTC where nothing was taken over from the environment yet."""
+    return str(connection.execute(_BUSINESS_TIMEZONE).scalar_one())
+
+
 def _require_new(connection: Connection) -> None:
     row = connection.execute(_READ_FOR_CHANGE).one()
     if row.rehearsal:
@@ -236,6 +241,8 @@ _READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
 _READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")
 
 _CHANGES = text("SELECT * FROM installation_change ORDER BY id")
+
+_BUSINESS_TIMEZONE = text("SELECT coalesce(business_timezone, 'UTC') FROM installation")
 
 _ADOPT = text("""
     UPDATE installation SET business_timezone = CAST(:business_timezone AS text),

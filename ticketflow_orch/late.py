@@ -9,6 +9,7 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import Pass
+from ticketflow_orch.settlement.report import UNREAD, unread_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,34 @@ class LateAdjustments:
         return self.count - len(self.listed)
 
 
+@dataclass(frozen=True, slots=True)
+class LateMoney:
+    """What came late for a settled or closed month and is not posted yet: how many movements, their sum (minor units).
+
+    `posted_in`: the month whose next settlement posts it.
+    """
+
+    external_ref: str
+    origin: Month
+    posted_in: Month
+    currency: str
+    exponent: int
+    movements: int
+    amount: int
+
+
+def late_money(connection: Connection, month: Month | None = None, limit: int = 100) -> tuple[LateMoney, ...]:
+    """What waits to be posted, in `month` or in any, of which `limit` are listed: what `status` counts as late."""
+    rows = connection.execute(_UNREAD, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit})
+    return tuple(
+        LateMoney(
+            row.external_ref, Month.of_day(row.month), Month.of_day(row.posted_in), row.currency, row.exponent,
+            row.movements, int(row.amount),
+        )
+        for row in rows
+    )  # fmt: skip
+
+
 def late_adjustments(connection: Connection, month: Month | None = None, limit: int = 100) -> LateAdjustments:
     """The adjustments posted in `month`, or in any month, of which `limit` are listed."""
     return _listed(connection, month, None, limit)
@@ -66,6 +95,26 @@ def _listed(connection: Connection, month: Month | None, number: int | None, lim
     )  # fmt: skip
     return LateAdjustments(listed, rows[0].adjustments if rows else 0)
 
+
+# Nothing is posted into a closed month any more: the first after all of them takes it in.
+_UNREAD = text(f"""
+    WITH {UNREAD}, open_month AS (
+        SELECT max(CAST(month + interval '1 month' AS date)) AS month
+        FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+    ), waiting AS (
+        SELECT organization_id, unread.month, greatest(unread.month, open_month.month) AS posted_in, currency,
+            count(*) AS movements, sum(amount) AS amount
+        FROM unread CROSS JOIN open_month
+        GROUP BY organization_id, unread.month, open_month.month, currency
+    )
+    SELECT external_ref, waiting.*, exponent
+    FROM waiting
+    JOIN organization ON organization.id = organization_id
+    JOIN currency ON code = waiting.currency
+    WHERE CAST(:month AS date) IS NULL OR posted_in = CAST(:month AS date)
+    ORDER BY waiting.month DESC, organization_id, waiting.currency
+    LIMIT CAST(:limit AS bigint)
+""")
 
 # A currency that nobody had moved money in, and an organization that was parked, have their first entry late.
 _ADJUSTMENTS = text("""

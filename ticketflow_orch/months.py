@@ -121,6 +121,11 @@ def day_window(day: date, timezone: str) -> Window:
     return Window(_midnight(day, timezone), _midnight(day + timedelta(days=1), timezone))
 
 
+def to_the_minute(instant: datetime, timezone: str) -> str:
+    """An aware `instant` as people read it who live in `timezone`."""
+    return f"{instant.astimezone(zone(timezone)):%Y-%m-%d %H:%M}"
+
+
 def months_between(first: Month, last: Month) -> Iterator[Month]:
     """All months from `first` to `last`, both included; none when `last` is earlier."""
     while first <= last:

@@ -181,7 +181,9 @@ class Settings(BaseSettings):
         description="Folder or URL (s3://bucket/statements) where statements are put; unset: <home>/statements.",
     )
     delivery: Path | None = Field(
-        None, description="TOML file of destinations and routes; unset: events are written to <home>/outbox.jsonl."
+        None,
+        description="TOML file of destinations and routes; unset: <home>/delivery.toml; without one, events are "
+        "written to <home>/outbox.jsonl.",
     )
     watch_interval: Lead = Field(
         timedelta(minutes=5), description="How often it is asked whether windows were missed or work is overdue."

@@ -67,7 +67,7 @@ def test_a_settled_month_is_explained_from_its_movements_to_its_entries(
     ]
     assert rows(said["movements"]) == [
         {
-            "occurred (UTC)": "2026-01-10 10:00:00", "kind": "capture", "amount": "1,000.00", "currency": "EUR",
+            "occurred (Europe/Madrid)": "2026-01-10 11:00", "kind": "capture", "amount": "1,000.00", "currency": "EUR",
             "rate": "10 %", "reference": "sold", "reverses": "", "late": "",
         }
     ]  # fmt: skip

@@ -14,13 +14,15 @@ from assets.month_loop import each_month, launched_by
 from assets.partitions import months
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.assets.test_monthly_settlement import failure_of
-from tests.books import FEBRUARY, JANUARY, MARCH
+from tests.books import FEBRUARY, JANUARY, MARCH, settle_and_close
 from tests.payable import rows
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import settle, tamper
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.explain import explain
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement.dry_run import dry_run
 
 CHAIN = (monthly_settlement, closed_books, payouts, settlement_statements)
 TICK = {"ticketflow/scheduled_for": "2026-05-03T06:30:00+02:00"}
@@ -82,6 +84,26 @@ def test_a_month_that_is_refused_hides_none_that_was_done_before_it(
         assert failure_of(result).startswith(why)
         assert shown(result) == ["2026-01"], asset.key
         assert instance.get_materialized_partitions(asset.key) == {"2026-01"}
+
+
+def test_a_month_before_the_books_is_told_in_the_same_sentence_on_every_page(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    add_movement(engine, add_organization(engine, external_ref="hall-7"), 10_000, "2026-02-10T10:00")
+    settle_and_close(engine, FEBRUARY)
+    sentence = (
+        "2026-01 lies before 2026-02, with which the books begin, so it is never settled, closed or paid; what comes "
+        "late for it is adjusted in 2026-03."
+    )
+    for asset in (closed_books, payouts, settlement_statements):
+        assert failure_of(backfill(asset, url, instance, "2026-01", "2026-01")) == sentence
+    settled = backfill(monthly_settlement, url, instance, "2026-01", "2026-01")
+    [event] = settled.asset_materializations_for_node("monthly_settlement")
+    assert event.metadata["summary"].value == sentence
+    rehearsed = dry_run(engine, JANUARY, now=instant("2026-05-03T06:30"), first_month=JANUARY)
+    assert rehearsed.why_nothing == sentence
+    with engine.connect() as connection:
+        assert explain(connection, "hall-7", JANUARY).before_the_books == sentence
 
 
 def test_each_of_the_four_jobs_writes_down_that_it_was_started(

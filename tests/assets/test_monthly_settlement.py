@@ -81,7 +81,10 @@ def test_a_month_that_is_not_over_is_refused_in_one_sentence(
     add_organization(engine, timezone="Pacific/Pago_Pago")
     result = materialize(url, instance, "2026-03", now="2026-04-01T10:00:00Z")
     assert not result.success
-    assert failure_of(result).startswith("2026-03 is not over in Pacific/Pago_Pago before 2026-04-01T11:00:00+00:00")
+    assert failure_of(result) == (
+        "2026-03 is not over in Pacific/Pago_Pago before 2026-04-01 13:00 (Europe/Madrid), and it is 2026-04-01 12:00; "
+        "settle it from then on."
+    )
 
 
 def test_the_checks_name_every_bad_month_and_not_only_the_last(

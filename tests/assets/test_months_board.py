@@ -25,6 +25,7 @@ from tests.rows import add_movement, add_organization
 from tests.test_settlement import settle
 from ticketflow_orch.board import Board, BoardMonth, Stage, WaitingPayouts
 from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.parking import park
 
 NO_PAYOUTS = WaitingPayouts(0, 0, 0, 0)
 
@@ -135,6 +136,25 @@ def test_before_anybody_has_sold_anything_the_board_says_so(url: URL, instance: 
     metadata = shown(instance)[0].metadata
     assert metadata["summary"].value == "No month is over yet in which anybody sold anything."
     assert "picture" not in metadata
+
+
+def test_the_sentence_begins_with_what_is_red_then_says_what_is_late(
+    engine: Engine, url: URL, instance: dg.DagsterInstance
+) -> None:
+    organization = add_organization(engine)
+    add_organization(engine, external_ref="hall-7")
+    for name in ("2026-01", "2026-02"):
+        add_movement(engine, organization, 1_000, f"{name}-10T10:00")
+    settle_and_close(engine, JANUARY)
+    add_payout(engine, organization, JANUARY, "HELD")
+    add_movement(engine, organization, 1_000, "2026-01-10T10:00")
+    park(engine, "hall-7", "a dispute", "ana", JANUARY)
+    watch(url, instance)
+    assert shown(instance)[0].metadata["summary"].value == (
+        "**2026-01: release 1 payout held.**\n\n**1 organization parked.**\n\n"
+        "2026-01: late money of 1 organization waits to be posted.\n\n**2026-02:** settle it."
+    )
+    assert shown(instance)[0].metadata["months"].records[-1].data["late"] == "1 not posted"
 
 
 def test_the_board_is_shown_anew_when_it_says_something_else_and_only_then(

@@ -79,12 +79,15 @@ def test_a_month_shows_what_it_pays_by_currency_and_how_far_that_is(
         ("EUR", "880.00", 1, "880.00"),
         ("KWD", "12.345", 1, "12.345"),
     ]
-    assert shown["paid out EUR, months so far"].endswith("**880.00**")
-    assert (shown["requested"], shown["paid out KWD (minor units)"]) == (2, 12_345)
+    assert shown["requested EUR, months so far"].endswith("**880.00**")
+    assert (shown["requested"], shown["requested KWD (minor units)"]) == (2, 12_345)
+    assert shown["paid out KWD (minor units)"] == 0
     assert rows(engine, "SELECT DISTINCT run_id FROM payout") == [(result.run_id,)]
     assert set(checks_of(result).values()) == {(True, "No month is bad.")}
+    execute(engine, "UPDATE payout SET state = 'CONFIRMED', answered_at = now() WHERE currency = 'KWD'")
     again = metadata_of(materialize(url, instance, MARCH))["2026-03"]
     assert again["summary"] == "2026-03: 2 were there before."
+    assert [again[f"paid out {currency} (minor units)"] for currency in ("EUR", "KWD")] == [0, 12_345]
 
 
 def test_a_backfill_is_one_run_that_shows_each_month_by_itself(
@@ -165,7 +168,7 @@ def test_the_checks_name_what_is_missing_and_what_is_in_doubt(
         for record in check.metadata["breaches"].value.records  # type: ignore[union-attr]
     ]
     assert {(one["organization"], str(one["what"]).split(" of ")[-1]) for one in breaches} == {
-        ("skipped", "payable 5, paid out 0"),
+        ("skipped", "payable 5, requested 0"),
         ("lost", "7: no answer"),
     }
 

@@ -152,6 +152,22 @@ def test_without_a_file_all_events_are_written_to_the_home(tmp_path: Path) -> No
     assert (tmp_path / "home" / "outbox.jsonl").read_bytes().count(b"\n") == 1
 
 
+def test_the_home_s_own_file_is_read_where_no_other_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "delivery.toml").write_text(WHOLE, "utf-8")
+    assert read_delivery(Settings(home=home), ENVIRONMENT).route("PayoutRequested").destination == "payments"
+    other = tmp_path / "other.toml"
+    other.write_text('[destinations.f]\ntransport = "file"\n[routes.default]\ndestination = "f"\n', "utf-8")
+    assert read_delivery(Settings(home=home, delivery=other), ENVIRONMENT).destinations == {"f"}
+
+
+def test_the_demo_s_provider_takes_payouts_only(read: Read) -> None:
+    text = WHOLE.replace('transport = "file"', 'transport = "demo"')
+    with pytest.raises(InputError, match="'log' takes nothing but payouts, which are PayoutRequested"):
+        read(text)
+
+
 def test_a_path_is_relative_to_the_home(read: Read, tmp_path: Path) -> None:
     delivery = read(WHOLE)
     delivery.transport("log").send(message(), no_commit)

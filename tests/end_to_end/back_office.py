@@ -147,6 +147,11 @@ class BackOffice:
         stopped = self.ask(STOP_SCHEDULE, id=schedule["id"])["stopRunningSchedule"]
         assert stopped["__typename"] == "ScheduleStateResult", stopped
 
+    def stop_month_schedules(self) -> None:
+        """Switch off what settles, closes, pays and states months: its hours may come while the office is open."""
+        for schedule in ("settlement_schedule", "close_books_schedule", "payouts_schedule", "statements_schedule"):
+            self.stop_schedule(schedule)
+
     def runs(self, **tags: str) -> list[Run]:
         """The runs that carry all of `tags` (the first `_` stands for `/`), newest first."""
         wanted = [{"key": name.replace("_", "/", 1), "value": value} for name, value in tags.items()]
@@ -197,15 +202,20 @@ class BackOffice:
         )
 
 
+def bare_environment(home: Path) -> dict[str, str]:
+    """The variables of a process that works in `home`; of ours, no others."""
+    ours = ("TICKETFLOW_", "DAGSTER_")
+    bare = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return bare | {"TICKETFLOW_HOME": str(home)}
+
+
 @contextmanager
 def opened(home: Path, **variables: str) -> Iterator[BackOffice]:
     """`ticketflow ui` in `home`, ready to be used; ended, with its Postgres, when the block ends, however it ends."""
     port = free_port()
     logs = home / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    ours = ("TICKETFLOW_", "DAGSTER_")
-    bare = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    environment = {**bare, "TICKETFLOW_HOME": str(home), **variables}
+    environment = bare_environment(home) | variables
     with (logs / "ui.log").open("wb") as output:
         process = psutil.Popen(
             [BIN / "ticketflow", "ui", "--port", str(port)], cwd=home, env=environment, stdout=output, stderr=output

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from playwright.sync_api import Error, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 # In milliseconds.
 PATIENCE = 90_000
@@ -39,9 +39,18 @@ def browsing(chromium: str, address: str) -> Iterator[Page]:
             browser.close()
 
 
+def open_asset(page: Page, asset: str, tab: str | None = None) -> None:
+    """Open the page of an asset from the catalog, and one of its tabs."""
+    page.locator("a[href='/assets']").first.click()
+    page.get_by_title(asset, exact=True).first.click()
+    page.wait_for_url(f"**/assets/{asset}*")
+    if tab is not None:
+        page.get_by_role("tab", name=tab).or_(page.get_by_role("link", name=tab)).first.click()
+
+
 def open_dialog(page: Page, asset: str, months: str) -> Locator:
     """Open the dialog that launches `months` (`2025-01`, or `[2025-01...2025-03]`) of an asset; returns it."""
-    page.goto(f"/assets/{asset}?view=partitions")
+    open_asset(page, asset, "Partitions")
     page.get_by_role("button", name="Materialize").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_placeholder("ex:").fill(months)
@@ -60,51 +69,49 @@ def backfill(page: Page, asset: str, months: str) -> None:
     launch(open_dialog(page, asset, months))
 
 
-def materialize_now(page: Page, asset: str) -> None:
-    """Launch an asset that has no months."""
-    page.goto(f"/assets/{asset}")
-    page.get_by_role("button", name="Materialize").first.click()
+def open_month(page: Page, asset: str, month: str) -> None:
+    """Open what the pages have to say about one month."""
+    open_asset(page, asset, "Partitions")
+    page.get_by_placeholder("Filter by name").fill(month)
+    page.get_by_text(month, exact=True).first.click()
+    page.wait_for_url(f"**partition={month}")
+    page.get_by_text("Latest materialization").wait_for()
 
 
 def open_launchpad(page: Page, asset: str, month: str) -> Locator:
-    """Open the launchpad of one month, where a run can be given a configuration; returns the dialog."""
-    page.goto(f"/assets/{asset}?view=partitions&partition={month}")
+    """Open the launchpad of one month, where a run can be given a configuration; returns the dialog.
+
+    A form that is still being set up drops what is chosen in it: its editor takes the focus, and the list of months is
+    made anew when the months have come. So both are waited for.
+    """
+    open_asset(page, asset)
     page.get_by_role("button", name="Materialize").locator("xpath=following::button[1]").click()
     page.get_by_text("Open launchpad").click()
-    # The list of months is a dialog too, while it is open, and comes after it.
-    dialog = page.get_by_role("dialog").first
-    field = dialog.get_by_placeholder("Partition")
-    # A form that is still being set up closes the list of months. Once one is chosen there is no field any more.
-    for _ in range(5):
-        with suppress(Error):
-            field.fill("", timeout=5_000)
-            field.fill(month, timeout=5_000)
-            # Enter takes whatever the list shows at that moment.
-            page.get_by_role("menuitem", name=month, exact=True).click(timeout=5_000)
-        with suppress(Error):
-            dialog.get_by_text(f"partition: {month}").wait_for(timeout=20_000)
-            return dialog
-    raise AssertionError(f"{month} cannot be chosen in the launchpad of {asset}.")
+    dialog = launchpad(page)
+    is_set_up(dialog)
+    dialog.get_by_label("sort_by_alpha").wait_for()
+    dialog.get_by_placeholder("Partition").fill(month)
+    page.get_by_role("menuitem", name=month, exact=True).click()
+    dialog.get_by_text(f"partition: {month}").wait_for()
+    is_set_up(dialog)
+    return dialog
 
 
-def set_option(page: Page, form: Page | Locator, name: str, old: str, new: str) -> None:
-    """Overwrite the value of one line of a configuration, and wait until it is found to be right.
+def launchpad(page: Page) -> Locator:
+    """The dialog of the launchpad. Menus and lists are dialogs too, and some stay for a while after their click."""
+    return page.get_by_role("dialog").filter(has_text="Launchpad (configure assets)")
 
-    The form writes its configuration anew while it is being set up, over whatever was typed before.
-    """
+
+def is_set_up(form: Locator) -> None:
+    """Wait until the form of a configuration has its configuration, and has judged it."""
+    form.locator(".CodeMirror-line", has_text="config:").first.wait_for()
+    form.get_by_text("No errors").wait_for()
+
+
+def set_option(page: Page, form: Locator, name: str, old: str, new: str) -> None:
+    """Overwrite the value of one line of a configuration that is set up, and wait until it is found to be right."""
     line = form.locator(".CodeMirror-line", has_text=f"{name}:")
-    for _ in range(5):
-        line.get_by_text(old, exact=True).dblclick()
-        page.keyboard.type(new)
-        # A form that is still being set up has not judged anything yet, and may overwrite what looks right.
-        form.get_by_text("No errors").wait_for()
-        page.wait_for_timeout(1_000)
-        if f"{name}: {new}" in line.inner_text():
-            return
-    raise AssertionError(f"{name} does not stay {new}: {line.inner_text()}")
-
-
-def open_month(page: Page, asset: str, month: str) -> None:
-    """Open what the pages have to say about one month."""
-    page.goto(f"/assets/{asset}?view=partitions&partition={month}")
-    page.get_by_text("Latest materialization").wait_for()
+    line.get_by_text(old, exact=True).dblclick()
+    page.keyboard.type(new)
+    expect(line).to_contain_text(f"{name}: {new}")
+    is_set_up(form)

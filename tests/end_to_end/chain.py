@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from sqlalchemy import text
 
-from tests.end_to_end.back_office import LAUNCH_BACKFILL, BackOffice, Run
+from tests.end_to_end.back_office import LAUNCH_BACKFILL, BackOffice, Run, opened
+from tests.payments import SECRET, configuration
 from tests.provider import Provider
+from ticketflow_orch.demo_data import load_demo
+from ticketflow_orch.months import Month
 
+# Business time: June 2025 is over everywhere.
+NOW = "2025-07-10T05:00:00Z"
 CHAIN = ("monthly_settlement", "closed_books", "payouts", "settlement_statements")
 _ENDED = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCELED")
 
@@ -63,6 +70,33 @@ class ChainOffice:
                 """)
             )
             return sorted((row.external_ref, row.currency, row.amount) for row in rows)
+
+
+@contextmanager
+def provider_office(home: Path, months: Sequence[str], organizations: int) -> Iterator[tuple[BackOffice, Provider]]:
+    """An office in which the demo's organizations have sold in `months`, and the provider that pays them.
+
+    The schedules of months are off: their hours may come while it is open.
+    """
+    home.mkdir(parents=True, exist_ok=True)
+    provider = Provider(home / "provider.jsonl")
+    provider.start()
+    try:
+        with opened(
+            home,
+            TICKETFLOW_FIRST_MONTH=months[0],
+            TICKETFLOW_FIXED_CLOCK=NOW,
+            TICKETFLOW_PAYOUTS_FROM=months[0],
+            # A handful of organizations has quiet months, which are no reason to hold anything.
+            TICKETFLOW_PAYOUT_REVIEW_FACTOR="10",
+            TICKETFLOW_DELIVERY=str(configuration(provider, home, deadline=20)),
+            **SECRET,
+        ) as office:
+            office.stop_month_schedules()
+            load_demo(office.engine, Month.parse(months[-1]), len(months), organizations)
+            yield office, provider
+    finally:
+        provider.kill()
 
 
 def backfill_chain(office: BackOffice, months: Sequence[str], patience: float = 300) -> ChainBackfill:

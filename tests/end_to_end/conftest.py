@@ -9,13 +9,10 @@ import pytest
 
 from tests.end_to_end import sales
 from tests.end_to_end.back_office import Backfill, BackOffice, opened
-from tests.end_to_end.chain import ChainOffice, backfill_chain
-from tests.end_to_end.guide import guide_office
-from ticketflow_orch.months import Month
+from tests.end_to_end.chain import ChainOffice, backfill_chain, provider_office
 
 BACKFILLED = [f"2024-{number:02d}" for number in range(1, 7)]
 BAD_MONTH = "2024-04"
-# What the guide's months come after.
 CHAINED = ["2025-01", "2025-02", "2025-03"]
 
 
@@ -50,5 +47,5 @@ def office(fresh_office: BackOffice, first_backfill: Backfill) -> BackOffice:
 @pytest.fixture(scope="module")
 def chain_office(scratch: Path) -> Iterator[ChainOffice]:
     """An office in which a backfill has settled, closed, paid and stated three months of twenty organizations."""
-    with guide_office(scratch / "chain", Month.parse(CHAINED[0]), organizations=20) as (office, provider):
+    with provider_office(scratch / "chain", CHAINED, organizations=20) as (office, provider):
         yield ChainOffice(office, provider, backfill_chain(office, CHAINED))

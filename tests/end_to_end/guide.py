@@ -14,26 +14,26 @@ from pathlib import Path
 from playwright.sync_api import Page, expect
 from sqlalchemy import text
 
-from tests.end_to_end.back_office import BIN, BackOffice, Run, opened
+from tests.end_to_end.back_office import BIN, BackOffice, Run, bare_environment, opened
 from tests.end_to_end.browser import (
     backfill,
+    is_set_up,
     launch,
-    materialize_now,
+    launchpad,
+    open_asset,
     open_dialog,
     open_launchpad,
     open_month,
     set_option,
 )
-from tests.payments import SECRET, configuration
-from tests.provider import Provider
-from tests.rows import add_movement
-from ticketflow_orch.demo_data import load_demo
+from ticketflow_orch.cli.demo import GUIDE_MONTH
+from ticketflow_orch.demo_data.work import ARENA, CLUB, THEATRE
 from ticketflow_orch.months import Month, months_between
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "analysts.md"
-# What the guide's examples name: months that the walk settles, the first of which it closes; and organizations.
-FIRST, LATE, LAST = "2025-04", "2025-05", "2025-06"
-THEATRE, PARKED, ARENA = "demo-00015", "demo-00011", "demo-00005"
+# What the guide's examples name: the last month that the demo closes and those that it leaves, and organizations.
+CLOSED, FIRST, NEXT, LAST = GUIDE_MONTH, "2025-04", "2025-05", "2025-06"
+PARKED = "demo-00011"
 # Columns of the payouts' table.
 HELD, CONFIRMED = 3, 5
 # Business time: June 2025 is over everywhere.
@@ -49,12 +49,26 @@ class Walk:
     picture: Callable[[str], None] = lambda _: None
     ran: list[str] = field(default_factory=list)
 
+    @property
+    def folder(self) -> Path:
+        """The project's folder, in which commands are given."""
+        return self.office.home.parent
+
+    def board_address(self) -> str:
+        """Where the board is, as `ticketflow ui` has printed."""
+        said = (self.office.home / "logs" / "ui.log").read_text("utf-8")
+        return str(re.findall(r"^How far every month is: (\S+)$", said, re.MULTILINE)[0])
+
+    def all_is_paid(self) -> bool:
+        """Whether every payout is confirmed."""
+        return _number(self.office, "SELECT count(*) FROM payout WHERE state <> 'CONFIRMED'") == 0
+
     def run(self, command: str) -> str:
         """What a command of the guide prints."""
         self.ran.append(command)
         name, *arguments = shlex.split(command)
         done = subprocess.run(
-            [BIN / name, *arguments], env=self.office.environment, cwd=self.office.home, capture_output=True, text=True,
+            [BIN / name, *arguments], env=self.office.environment, cwd=self.folder, capture_output=True, text=True,
             check=False, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
@@ -89,35 +103,27 @@ class Walk:
 
 
 @contextmanager
-def guide_office(home: Path, first: Month, organizations: int) -> Iterator[tuple[BackOffice, Provider]]:
-    """An office in which the demo's organizations have sold from `first` on, and the provider that pays them.
+def demo_office(folder: Path, organizations: int, first: Month) -> Iterator[BackOffice]:
+    """An office in `folder`, which stands for the project's, with a demo that begins in `first` and leaves its work.
 
-    In the first month of the walk one has sold far more than ever. The schedules of months are off: their hours may
-    come while it is open.
+    The schedules of months are off: their hours may come while it is open.
     """
-    home.mkdir(parents=True, exist_ok=True)
-    provider = Provider(home / "provider.jsonl")
-    provider.start()
-    try:
-        with opened(
-            home,
-            TICKETFLOW_FIRST_MONTH=str(first),
-            TICKETFLOW_FIXED_CLOCK=NOW,
-            TICKETFLOW_PAYOUTS_FROM=str(first),
-            # A handful of organizations has quiet months, which are no reason to hold anything.
-            TICKETFLOW_PAYOUT_REVIEW_FACTOR="10",
-            TICKETFLOW_DELIVERY=str(configuration(provider, home, deadline=20)),
-            **SECRET,
-        ) as office:
-            for schedule in ("settlement_schedule", "close_books_schedule", "payouts_schedule", "statements_schedule"):
-                office.stop_schedule(schedule)
-            months = len(list(months_between(first, Month.parse(LAST))))
-            load_demo(office.engine, Month.parse(LAST), months, organizations)
-            concert = {"currency": "GBP", "external_ref": "stadium-concert"}
-            add_movement(office.engine, _organization(office, ARENA), 60_000_000, f"{FIRST}-20T20:00", **concert)
-            yield office, provider
-    finally:
-        provider.kill()
+    home = folder / ".ticketflow"
+    months = len(list(months_between(first, Month.parse(LAST))))
+    variables = {
+        "TICKETFLOW_FIRST_MONTH": str(first), "TICKETFLOW_FIXED_CLOCK": NOW, "TICKETFLOW_PAYOUTS_FROM": str(first),
+        # A handful of organizations has quiet months, which are no reason to hold anything.
+        "TICKETFLOW_PAYOUT_REVIEW_FACTOR": "5",
+    }  # fmt: skip
+    folder.mkdir(parents=True)
+    made = subprocess.run(
+        [BIN / "ticketflow", "demo", "--months", str(months), "--organizations", str(organizations)],
+        cwd=folder, env=bare_environment(home) | variables, capture_output=True, text=True, check=False, timeout=600,
+    )  # fmt: skip
+    assert made.returncode == 0, f"{made.stdout}{made.stderr}"
+    with opened(home, **variables) as office:
+        office.stop_month_schedules()
+        yield office
 
 
 def commands(guide: str) -> Mapping[str, list[str]]:
@@ -130,64 +136,83 @@ def commands(guide: str) -> Mapping[str, list[str]]:
 
 
 def see_the_board(walk: Walk) -> None:
-    materialize_now(walk.page, "months_board")
+    walk.page.goto(walk.board_address())
+    walk.page.get_by_role("button", name="Materialize").first.click()
     walk.launched()
-    walk.page.goto("/assets/months_board?view=events")
+    open_asset(walk.page, "months_board", "Events")
+    walk.sees(f"{CLOSED}: release 1 payout held.")
+    walk.sees("1 organization parked.")
+    walk.sees(f"{CLOSED}: late money of 1 organization waits to be posted.")
     walk.sees_row(f"{FIRST} open settle it")
     walk.page.get_by_role("img", name=f"to {LAST}").wait_for()
     walk.picture("board")
+
+
+def try_a_pass(walk: Walk) -> None:
+    before = _entries(walk.office)
+    dialog = open_launchpad(walk.page, "monthly_settlement", FIRST)
+    set_option(walk.page, dialog, "dry_run", "false", "true")
+    dialog.get_by_role("button", name="Materialize").last.click()
+    walk.shown()
+    open_asset(walk.page, "monthly_settlement", "Events")
+    walk.sees("Dry run: nothing was posted.")
+    walk.sees_row(f"{CLOSED} USD .* 1$")
+    walk.picture("dry-run")
+    said = walk.run(f"ticketflow settle {FIRST} --dry-run --file dry-run.csv")
+    assert "dry run: nothing was posted" in said
+    assert f"{THEATRE},{FIRST},{CLOSED}" in (walk.folder / "dry-run.csv").read_text("utf-8")
+    assert _entries(walk.office) == before
 
 
 def settle_a_span(walk: Walk) -> None:
     dialog = open_dialog(walk.page, "monthly_settlement", f"[{FIRST}...{LAST}]")
     walk.picture("backfill")
     launch(dialog)
-    for month in (FIRST, LATE, LAST):
+    for month in (FIRST, NEXT):
         walk.office.wait_for(partial(walk.office.metadata, month), month)
+    walk.office.wait_for(
+        lambda: any(run.status == "FAILURE" for run in walk.office.runs(dagster_partition=LAST)), f"{LAST} to fail"
+    )
+
+
+def fix_a_month(walk: Walk) -> None:
     open_month(walk.page, "monthly_settlement", LAST)
-    walk.sees("rows settled in")
-    walk.sees_row("currency net captures")
-    walk.picture("settlement")
-
-
-def run_a_month_again(walk: Walk) -> None:
+    walk.page.locator("a[href*='/runs/']").first.click()
+    walk.page.wait_for_url("**/runs/*")
+    walk.sees(re.compile(f"organizations are parked in {LAST} and .* fails too"))
+    walk.picture("failed")
+    assert "brought" in walk.run("ticketflow import .ticketflow/corrections")
     backfill(walk.page, "monthly_settlement", LAST)
     walk.launched()
     open_month(walk.page, "monthly_settlement", LAST)
+    walk.sees("rows settled in")
+
+
+def run_a_month_again(walk: Walk) -> None:
+    open_month(walk.page, "monthly_settlement", NEXT)
+    walk.sees("rows settled in")
+    walk.sees_row("currency net captures")
+    walk.picture("settlement")
+    walk.page.get_by_role("button", name="Materialize").first.click()
+    launch(walk.page.get_by_role("dialog"))
+    walk.launched()
+    open_month(walk.page, "monthly_settlement", NEXT)
     walk.sees("Nothing came late.")
 
 
-def try_a_pass(walk: Walk) -> None:
-    late = {"currency": "USD", "external_ref": "late-sale"}
-    add_movement(walk.office.engine, _organization(walk.office, THEATRE), 12_000, f"{LATE}-28T19:00", **late)
-    before = _entries(walk.office)
-    dialog = open_launchpad(walk.page, "monthly_settlement", LATE)
-    set_option(walk.page, dialog, "dry_run", "false", "true")
-    dialog.get_by_role("button", name="Materialize").last.click()
-    walk.shown()
-    walk.page.goto("/assets/monthly_settlement?view=events")
-    walk.sees("Dry run: nothing was posted.")
-    walk.sees_row(f"{THEATRE} {LATE} USD .* adjustment")
-    walk.picture("dry-run")
-    said = walk.run(f"ticketflow settle {LATE} --dry-run --file dry-run.csv")
-    assert "dry run: nothing was posted" in said
-    assert THEATRE in (walk.office.home / "dry-run.csv").read_text("utf-8")
-    assert _entries(walk.office) == before
-
-
 def read_what_came_late(walk: Walk) -> None:
-    backfill(walk.page, "monthly_settlement", LATE)
-    walk.launched()
-    open_month(walk.page, "monthly_settlement", LATE)
+    open_month(walk.page, "monthly_settlement", FIRST)
     walk.sees("came late")
-    walk.sees_row(f"{THEATRE} USD {LATE}")
+    walk.sees_row(f"{THEATRE} USD {CLOSED}")
     walk.picture("late")
     assert THEATRE in walk.run("ticketflow late")
 
 
 def park(walk: Walk) -> None:
     assert f"from {FIRST} on" in walk.run(f'ticketflow park {PARKED} --reason "bank account is disputed"')
-    assert "bank account is disputed" in walk.run("ticketflow park")
+    said = walk.run("ticketflow park")
+    assert PARKED in said
+    assert CLUB in said
 
 
 def close_a_month(walk: Walk) -> None:
@@ -195,35 +220,35 @@ def close_a_month(walk: Walk) -> None:
     walk.launched()
     open_month(walk.page, "closed_books", FIRST)
     walk.sees(f"{FIRST} is closed.")
-    walk.sees_row(f"{PARKED} .*bank account is disputed")
+    walk.sees_row(f"{CLUB} .*bank account is disputed")
     walk.picture("books")
 
 
 def unpark(walk: Walk) -> None:
-    assert "is not parked any more" in walk.run(f"ticketflow unpark {PARKED}")
+    assert "is not parked any more" in walk.run(f"ticketflow unpark {CLUB}")
 
 
 def pay_a_month(walk: Walk) -> None:
     backfill(walk.page, "payouts", FIRST)
     walk.launched()
     open_month(walk.page, "payouts", FIRST)
-    walk.sees("held for review")
+    walk.sees(re.compile("payouts requested"))
     walk.sees_row("currency total payouts held")
-    walk.picture("payouts")
 
 
 def release(walk: Walk) -> None:
-    held = walk.run(f"ticketflow payouts list --month {FIRST} --state held")
+    held = walk.run(f"ticketflow payouts list --month {CLOSED} --state held")
     assert re.search(f"{ARENA} .*review:", held)
-    assert " released." in walk.run(f"ticketflow payouts release --month {FIRST}")
-    walk.office.wait_for(lambda: not _unpaid(walk.office), "the provider to have paid everybody")
-    backfill(walk.page, "payouts", FIRST)
+    assert " released." in walk.run(f"ticketflow payouts release --month {CLOSED}")
+    walk.office.wait_for(walk.all_is_paid, "the demo's provider to have confirmed everything")
+    backfill(walk.page, "payouts", CLOSED)
     walk.launched()
-    open_month(walk.page, "payouts", FIRST)
-    cells = walk.page.get_by_role("row", name=re.compile("^GBP ")).first.get_by_role("cell")
+    open_month(walk.page, "payouts", CLOSED)
+    cells = walk.page.get_by_role("row", name=re.compile("^CHF ")).first.get_by_role("cell")
     expect(cells.nth(HELD)).to_be_empty()
     expect(cells.nth(CONFIRMED)).to_have_text(re.compile(r"\d"))
-    assert "CONFIRMED" in walk.run(f"ticketflow payouts list --month {FIRST}")
+    walk.picture("payouts")
+    assert "CONFIRMED" in walk.run(f"ticketflow payouts list --month {CLOSED}")
 
 
 def find_a_statement(walk: Walk) -> None:
@@ -235,15 +260,21 @@ def find_a_statement(walk: Walk) -> None:
     walk.page.goto(Path(address).absolute().as_uri())
     walk.sees("Closing balance")
     walk.picture("statement")
+    walk.page.go_back()
 
 
 def explain(walk: Walk) -> None:
-    walk.page.goto("/locations/ticketflow/jobs/explain_job/playground")
-    set_option(walk.page, walk.page, "organization", "''", THEATRE)
-    set_option(walk.page, walk.page, "month", "''", f"'{FIRST}'")
-    walk.page.get_by_role("button", name="Launch Run").click()
+    walk.page.locator("a[href='/jobs']").first.click()
+    walk.page.get_by_text("explain_job", exact=True).first.click()
+    walk.page.wait_for_url("**/explain_job*")
+    walk.page.get_by_role("button", name="Materialize").first.click()
+    dialog = launchpad(walk.page)
+    is_set_up(dialog)
+    set_option(walk.page, dialog, "organization", '""', THEATRE)
+    set_option(walk.page, dialog, "month", '""', f"'{FIRST}'")
+    dialog.get_by_role("button", name="Materialize").last.click()
     walk.shown()
-    walk.page.goto("/assets/explanation?view=events")
+    open_asset(walk.page, "explanation", "Events")
     walk.sees(f"({THEATRE}), {FIRST}, closed:")
     walk.sees_row("currency opening net returned due payable closing")
     walk.picture("explanation")
@@ -252,9 +283,10 @@ def explain(walk: Walk) -> None:
 
 STEPS: Mapping[str, Callable[[Walk], None]] = {
     "See how far every month is": see_the_board,
-    "Settle a span of months": settle_a_span,
-    "Re-run a month": run_a_month_again,
     "Try a pass without posting": try_a_pass,
+    "Settle a span of months": settle_a_span,
+    "Fix a month that failed": fix_a_month,
+    "Re-run a month": run_a_month_again,
     "Read what came late": read_what_came_late,
     "Park an organization": park,
     "Close a month": close_a_month,
@@ -266,19 +298,10 @@ STEPS: Mapping[str, Callable[[Walk], None]] = {
 }
 
 
-def _organization(office: BackOffice, external_ref: str) -> int:
-    return _number(office, "SELECT id FROM organization WHERE external_ref = :it", external_ref)
-
-
 def _entries(office: BackOffice) -> int:
     return _number(office, "SELECT count(*) FROM ledger_entry")
 
 
-def _unpaid(office: BackOffice) -> int:
-    query = "SELECT count(*) FROM payout WHERE state <> 'CONFIRMED' AND to_char(month, 'YYYY-MM') = :it"
-    return _number(office, query, FIRST)
-
-
-def _number(office: BackOffice, query: str, value: str = "") -> int:
+def _number(office: BackOffice, query: str) -> int:
     with office.engine.connect() as connection:
-        return int(connection.execute(text(query), {"it": value}).scalar_one())
+        return int(connection.execute(text(query)).scalar_one())

@@ -73,8 +73,8 @@ def test_a_month_that_is_not_over_everywhere_is_refused_by_name(office: BackOffi
     run = office.wait_for_run(office.materialize("2025-06"))
     assert run.status == "FAILURE"
     assert office.failure(run.id) == (
-        "2025-06 is not over in Pacific/Pago_Pago before 2025-07-01T11:00:00+00:00, "
-        "and it is 2025-07-01T05:00:00+00:00; settle it from then on."
+        "2025-06 is not over in Pacific/Pago_Pago before 2025-07-01 13:00 (Europe/Madrid), "
+        "and it is 2025-07-01 07:00; settle it from then on."
     )
     assert posted(office.engine, "2025-06") == {}
 
@@ -153,6 +153,7 @@ def page(office: BackOffice) -> Iterator[Page]:
     if chromium is None:
         pytest.skip("there is no Chromium on this machine")
     with browsing(chromium, office.address) as page:
+        page.goto("/")
         yield page
 
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SOMEBODY = "somebody"
+ACTIVATE = "source .venv/bin/activate"
 UNCHANGED = "this run changed nothing"
 WITHIN = 5.0
 
@@ -72,6 +73,9 @@ def judge_demo(project: Path) -> None:
         require(not is_served(project), "it left its server running")
     with step("make demo, a second time"):
         require(UNCHANGED in run(project, "make", "demo"), "the second demo changed something")
+    with step("ticketflow, found as the README says"):
+        said = run(project, "bash", "-c", f"{ACTIVATE} && ticketflow status")
+        require("CLOSED" in said, f"it shows no month that is closed:\n{said}")
 
 
 def judge_server(project: Path, port: int) -> None:

@@ -40,7 +40,7 @@ def test_it_prints_where_each_statement_is(home: Path) -> None:
 def test_it_refuses_what_there_is_not(home: Path) -> None:
     for arguments, refusal in (
         (["teatro", "2026-13"], "'2026-13' is not a month"),
-        (["teatro", "2026-02"], "2026-02 is OPEN, and statements are of closed months"),
+        (["teatro", "2026-02"], "2026-02 lies before 2026-03, with which the books begin"),
         (["nobody", "2026-03"], "There is no organization 'nobody'"),
         (["teatro", "2026-03", "--currency", "KWD"], "teatro has no statement of 2026-03 in KWD"),
     ):

@@ -14,7 +14,7 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.due import months_over
-from ticketflow_orch.settlement.late_movements import last_closed
+from ticketflow_orch.settlement.late_movements import before_the_books, last_closed
 from ticketflow_orch.settlement.passes import period_state
 
 
@@ -72,11 +72,9 @@ def require_turn(connection: Connection, month: Month, now: datetime, first_mont
     if turn is not None and turn < month:
         state = period_state(connection, turn)
         raise InputError(f"{turn} is {state}, and months are closed in order; close it before {month}.")
-    if turn is not None and turn > month:
-        raise InputError(
-            f"{turn.previous()} is closed already, so nothing before it is; what comes late for {month} is adjusted in "
-            f"{turn}."
-        )
+    why_not = before_the_books(connection, month)
+    if why_not is not None:
+        raise InputError(why_not)
 
 
 def _why_not(connection: Connection, month: Month) -> str | None:

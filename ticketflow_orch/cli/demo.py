@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from sqlalchemy import Engine
@@ -17,24 +17,45 @@ if TYPE_CHECKING:
 
 _TAGS = {"ticketflow/demo": "true"}
 _LONGEST_DELIVERY = 20.0
+# The last month that is closed in docs/analysts.md, whose months follow from it.
+GUIDE_MONTH = "2025-03"
+# Where the demo's events go, for whatever process works in its home.
+DELIVERY = """\
+# Written by `ticketflow demo`: its payouts are confirmed by a provider that pays nobody.
+[destinations.file]
+transport = "file"
+
+[destinations.provider]
+transport = "demo"
+
+[routes.default]
+destination = "file"
+
+[routes.PayoutRequested]
+destination = "provider"
+"""
 
 
 def demo(
     organizations: Annotated[int, typer.Option(min=10, help="How many organizations the data set has.")] = 400,
     months: Annotated[int, typer.Option(min=1, max=120, help="How many months it spans.")] = 12,
+    *,
+    finished: Annotated[bool, typer.Option("--finished", help="Settle, close and pay every month.")] = False,
 ) -> None:
     """Load a demo data set that ends with the last full month; settle, close and pay its months, write statements.
 
-    Nothing leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing
-    and says so.
+    Three months, and what else the guide for analysts is about, are left to do, unless it is to be --finished. Nothing
+    leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing and says
+    so.
     """
+    from ticketflow_orch.account import account
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.cli.settle import report
     from ticketflow_orch.cli.terminal import console, rows_shown
     from ticketflow_orch.clock import now
     from ticketflow_orch.demo_data import load_demo, require_no_others
-    from ticketflow_orch.errors import InputError
-    from ticketflow_orch.months import Month, months_between
+    from ticketflow_orch.demo_data.work import ARENA, last_finished, leave_work
+    from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.due import due_months, months_over
 
@@ -42,58 +63,180 @@ def demo(
     business_now = now(settings().fixed_clock)
     # The month before last is over in every zone on earth, whatever hour it is here.
     last = Month.of_instant(business_now, "Pacific/Pago_Pago").previous()
-    if settings().delivery is not None:
-        raise InputError(
-            f"The demo pays organizations that do not exist, and TICKETFLOW_DELIVERY={settings().delivery} names real "
-            "destinations; unset it for the demo."
-        )
+    _require_no_real_destinations()
     with instance_and_database("demo") as engine:
         # It loads the code location, which then has the months of the database.
         from ticketflow_orch.cli.month_runs import settle_months
 
         first = Month.parse(settings().first_month)
-        partitions = len(list(months_between(first, last)))
-        if months > partitions:
-            raise InputError(
-                f"{first} to {last} are {partitions} months, not {months}; `ticketflow installation set first_month`."
-            )
+        _require_room(first, last, months, organizations, finished=finished)
         require_no_others(engine)
-        pay_somebody(engine, first)
+        decide(engine, first)
         with rows_shown() as progress:
             loaded = load_demo(engine, last, months=months, organizations=organizations, progress=progress)
         out.print(str(loaded))
+        leaves_work = not finished and _tells_stories(engine, first, loaded.last_month, new=loaded.loaded)
         with engine.connect() as connection:
             due = due_months(connection, business_now, first)
             over = months_over(connection, business_now, first)
+        if leaves_work:
+            finishing = last_finished(loaded.last_month)
+            due, over = (tuple(one for one in months_ if one <= finishing) for months_ in (due, over))
+        kept = ARENA if leaves_work else None
         settled = list(settle_months(engine, due, tags=_TAGS))
         green = [report(run) for run in settled].count(False) == 0
         print_totals(engine, over[0], over[-1])
-        books = close_pay_and_state(engine, business_now, first, over[-1]) if green else []
+        books = close_pay_and_state(engine, business_now, first, over[-1], kept) if green else []
         green = green and all(run.succeeded and not run.red_checks for run in books)
+        if leaves_work and green:
+            leave_work(engine, loaded.last_month, account(), settings().home)
         delivered = deliver(engine)
         if green:
             print_statement(engine, over[-1])
         if green and not settled and not books and not delivered:
             out.print("\nEverything had been done before: this run changed nothing.")
+        if leaves_work or not green:
+            print_work(engine, business_now, first, last_finished(loaded.last_month))
     out.print("\nNext: [bold]make ui[/bold] opens it in Dagster at http://127.0.0.1:3000.")
     raise typer.Exit(0 if green else 1)
 
 
-def pay_somebody(engine: Engine, first: Month) -> None:
-    """Pay from `first` on, unless somebody has decided from when on people are paid."""
+def _require_room(first: Month, last: Month, months: int, organizations: int, *, finished: bool) -> None:
+    """Raise InputError where so many months or organizations are not to be had, or do not suffice."""
+    from ticketflow_orch.demo_data.work import LEAST_MONTHS, LEAST_ORGANIZATIONS
+    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.months import months_between
+
+    partitions = len(list(months_between(first, last)))
+    if months > partitions:
+        raise InputError(
+            f"{first} to {last} are {partitions} months, not {months}; `ticketflow installation set first_month`."
+        )
+    for name, given, least in (("months", months, LEAST_MONTHS), ("organizations", organizations, LEAST_ORGANIZATIONS)):
+        if given < least and not finished:
+            raise InputError(
+                f"A demo that leaves work has at least {least} {name}, not {given}; --finished does with fewer."
+            )
+
+
+def _require_no_real_destinations() -> None:
+    from ticketflow_orch.delivery.configuration import HOME_FILE
+    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.settings import settings
+
+    sentence = "The demo pays organizations that do not exist, and {} names real destinations; {} for the demo."
+    if settings().delivery is not None:
+        raise InputError(sentence.format(f"TICKETFLOW_DELIVERY={settings().delivery}", "unset it"))
+    own = settings().home / HOME_FILE
+    if own.is_file() and own.read_text("utf-8") != DELIVERY:
+        raise InputError(sentence.format(own, "move it away"))
+
+
+def decide(engine: Engine, first: Month) -> None:
+    """Let the demo's organizations be paid from `first` on, by a provider of its own, in whatever process.
+
+    Whoever has decided from when on people are paid has decided it for the demo too.
+    """
+    import os
+
     from ticketflow_orch.account import account
+    from ticketflow_orch.delivery.agreed import accept_routes
+    from ticketflow_orch.delivery.configuration import HOME_FILE, read_routes
     from ticketflow_orch.payouts.paid_from import first_paid_month, set_paid_from
+    from ticketflow_orch.settings import settings
 
     with engine.connect() as connection:
         decided = first_paid_month(connection)
     if decided is None:
         set_paid_from(engine, first, account(), confirmed=True)
+    own = settings().home / HOME_FILE
+    if not own.is_file():
+        draft = own.with_name(f"{HOME_FILE}.{os.getpid()}")
+        draft.write_text(DELIVERY, "utf-8")
+        draft.replace(own)
+    accept_routes(engine, read_routes(settings()), account())
 
 
-def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last: Month) -> list[SpanRun]:
-    """Close all months that may be, request what they pay, write the statements of `last`; returns what ran.
+def _tells_stories(engine: Engine, first: Month, last: Month, *, new: bool) -> bool:
+    """Whether this demo leaves work: it did before, or is new, and then has its stories loaded."""
+    from ticketflow_orch.demo_data.work import LEAST_MONTHS, has_stories, is_begun, tell_stories
 
-    Statements of the months before would take longer than anybody watches; the schedule writes them.
+    if has_stories(engine):
+        return True
+    if is_begun(engine) and not new:
+        return False
+    story = last
+    for _ in range(LEAST_MONTHS - 1):
+        story = story.previous()
+    tell_stories(engine, max(story, first), last)
+    return True
+
+
+def print_work(engine: Engine, now: datetime, first_month: Month, last_closed: Month) -> None:
+    """Print what is left to be done, and by which commands; months as they are called here and in the guide."""
+    from ticketflow_orch.cli.terminal import console, plain_table
+
+    left = list(_work(engine, now, first_month, _following(last_closed)[-1]))
+    if not left:
+        return
+    out = console()
+    out.print("\n[bold]Left for you to do[/bold], step by step in docs/analysts.md")
+    plain_table(("", "what", "by"), left)
+    if str(last_closed) != GUIDE_MONTH:
+        there, here = (", ".join(_following(month)) for month in (GUIDE_MONTH, last_closed))
+        out.print(f"What that page calls {there} is {here} here.")
+
+
+def _following(month: Month | str) -> list[str]:
+    """The month, and those that are left to be settled after it."""
+    from ticketflow_orch.demo_data.work import MONTHS_LEFT
+    from ticketflow_orch.months import Month
+
+    months = [Month.parse(str(month))]
+    for _ in range(MONTHS_LEFT):
+        months.append(months[-1].next())
+    return [str(each) for each in months]
+
+
+def _work(engine: Engine, now: datetime, first_month: Month, misread: str) -> Iterator[tuple[str, str, str]]:
+    """Each piece of work that is left: where, what it is, the command that does it; `misread`: the month that fails."""
+    from pathlib import Path
+
+    from ticketflow_orch.counts import counted
+    from ticketflow_orch.demo_data.work import corrections, is_misread
+    from ticketflow_orch.parking import parked_by_hand
+    from ticketflow_orch.payouts.listing import payouts
+    from ticketflow_orch.settings import settings
+    from ticketflow_orch.settlement.due import due_months
+    from ticketflow_orch.settlement.report import late_organizations
+
+    with engine.connect() as connection:
+        due = due_months(connection, now, first_month)
+        late = late_organizations(connection)
+        parked = parked_by_hand(connection)
+        held = payouts(connection, state="HELD")
+    if due:
+        yield f"{due[0]} to {due[-1]}", "not settled", f"ticketflow settle --from {due[0]} --to {due[-1]}"
+    if is_misread(engine):
+        folder = corrections(settings().home.absolute())
+        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+        yield misread, "fails: a file was misread", f"ticketflow import {shown}"
+    for month, organizations in late.items():
+        yield str(month), f"closed, and late money of {counted(organizations, 'organization')}", "ticketflow late"
+    for one in parked:
+        yield one.external_ref, f"parked: {one.reason}", f"ticketflow unpark {one.external_ref}"
+    for payout in held:
+        release = f"ticketflow payouts release --month {payout.month}"
+        yield str(payout.month), f"payout of {payout.organization} held", release
+
+
+def close_pay_and_state(
+    engine: Engine, now: datetime, first_month: Month, last: Month, kept: str | None
+) -> list[SpanRun]:
+    """Close all months up to `last` that may be, request what they pay, write the statements of `last`.
+
+    Of what is held for review, what is of organization `kept` stays so. Returns what ran. Statements of the months
+    before would take longer than anybody watches; the schedule writes them.
     """
     from ticketflow_orch.books.periods import months_to_close
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
@@ -101,14 +244,32 @@ def close_pay_and_state(engine: Engine, now: datetime, first_month: Month, last:
     from ticketflow_orch.statements.audit import months_to_state
 
     with engine.connect() as connection:
-        closing = list(months_to_close(connection, now, first_month))
+        closing = [month for month in months_to_close(connection, now, first_month) if month <= last]
     ran = _ran(CLOSING_JOB, closing, "closed, with {balances written:,} balances")
     with engine.connect() as connection:
-        paying = payouts_due_months(connection)
-    ran += _ran(PAYOUTS_JOB, paying, "paid: {requested:,} payouts requested, {held:,} held for review")
+        paying = [month for month in payouts_due_months(connection) if month <= last]
+    paid = _ran(PAYOUTS_JOB, paying, "requested: {requested:,} payouts, and {held:,} held for review")
+    if paid:
+        _release_but(engine, kept, now)
+    ran += paid
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
     return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
+
+
+def _release_but(engine: Engine, kept: str | None, now: datetime) -> None:
+    """Have a look at what is held for review, as a person would, and release it but for the organization `kept`.
+
+    A made-up year has months that are more than three times as good as those before.
+    """
+    from ticketflow_orch.account import account
+    from ticketflow_orch.payouts.decisions import Selection, release
+    from ticketflow_orch.payouts.listing import payouts
+
+    with engine.connect() as connection:
+        held = payouts(connection, state="HELD", limit=10_000)
+    for month, currency in sorted({(one.month, one.currency) for one in held if one.organization != kept}):
+        release(engine, Selection(month=month, currency=currency), account(), now)
 
 
 def _ran(job: str, months: Sequence[Month], sentence: str) -> list[SpanRun]:
@@ -131,11 +292,15 @@ def _ran(job: str, months: Sequence[Month], sentence: str) -> list[SpanRun]:
 
 
 def deliver(engine: Engine) -> int:
-    """Deliver what is due, which all goes to a file, and say so; returns how much it was."""
+    """Deliver what is due, which all goes to a file, and say so; returns how much it was.
+
+    The demo's provider confirms each payout.
+    """
     from ticketflow_orch.cli.terminal import console
     from ticketflow_orch.delivery.agreed import require_routes
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.delivery.kinds import KINDS
+    from ticketflow_orch.payouts.listing import confirmed_payouts
     from ticketflow_orch.relay import drain
     from ticketflow_orch.settings import settings
 
@@ -151,6 +316,9 @@ def deliver(engine: Engine) -> int:
         console().print(
             f"{delivered:,} events for the outside world are in {file}; nothing has left this machine", soft_wrap=True
         )
+        with engine.connect() as connection:
+            confirmed = confirmed_payouts(connection)
+        console().print(f"{confirmed:,} payouts are confirmed, by the demo's own provider, which pays nobody")
     return delivered
 
 

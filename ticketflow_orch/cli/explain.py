@@ -28,18 +28,23 @@ def explain(
 def show(explanation: Explanation) -> None:
     """Print an explanation."""
     from ticketflow_orch.cli.terminal import console
+    from ticketflow_orch.months import to_the_minute
 
     out = console()
     window = explanation.window
     out.print(
         f"{explanation.external_ref} · {explanation.name} · {explanation.month} · {explanation.state}", markup=False
     )
+    here = explanation.business_timezone
+    starts_at, ends_at = (to_the_minute(edge, here) for edge in (window.starts_at, window.ends_at))
     out.print(
-        f"{explanation.timezone}: from {window.starts_at.isoformat()} until before {window.ends_at.isoformat()}; "
-        f"cutoff {explanation.cutoff.isoformat() if explanation.cutoff else 'none yet'}"
+        f"{explanation.timezone}: from {starts_at} until before {ends_at} ({here}); "
+        f"cutoff {to_the_minute(explanation.cutoff, here) if explanation.cutoff else 'none yet'}"
     )
     if explanation.not_paid_here:
         out.print(explanation.not_paid_here)
+    if explanation.before_the_books:
+        out.print(explanation.before_the_books, soft_wrap=True)
     if explanation.parked:
         out.print(f"parked: {explanation.parked}", style="red", markup=False)
     for one in explanation.anomalies:
@@ -78,13 +83,15 @@ def _lines(explanation: Explanation) -> Table:
 
 def _movements(explanation: Explanation) -> Table:
     from ticketflow_orch.money import written_out
+    from ticketflow_orch.months import to_the_minute
 
-    table = _table("reference", "kind", "occurred at", "reverses", "", "rate", "currency", "amount", numbers=1)
+    here = explanation.business_timezone
+    table = _table("reference", "kind", f"occurred ({here})", "reverses", "", "rate", "currency", "amount", numbers=1)
     for movement in explanation.movements:
         table.add_row(
             movement.external_ref,
             f"{movement.kind}{' (void)' if movement.is_void else ''}",
-            movement.occurred_at.isoformat(),
+            to_the_minute(movement.occurred_at, here),
             movement.reverses or "",
             "late" if movement.late else "",
             f"{movement.commission_rate_bps / 100:g} %",

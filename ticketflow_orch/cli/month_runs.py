@@ -41,7 +41,10 @@ _INTERRUPTED = "DagsterExecutionInterruptedError"
 
 @dataclass(frozen=True, slots=True)
 class MonthRun:
-    """One run of the settlement's job for `month`. `why` it failed is one sentence; `red_checks` did not pass."""
+    """One run of the settlement's job for `month`. `why` it failed is one sentence; `red_checks` did not pass.
+
+    `why_nothing`: why the month is posted in no more, if so.
+    """
 
     month: Month
     run_id: str
@@ -52,6 +55,7 @@ class MonthRun:
     rows_adjusted: int
     rows_existing: int
     parked: int
+    why_nothing: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +145,8 @@ def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
         succeeded=result.success,
         why=_why(failures[0]) if failures else "",
         red_checks=_red_checks(result),
+        # Without a pass there is no cutoff.
+        why_nothing=str(metadata["summary"].value) if metadata and "cutoff" not in metadata else "",
         **{
             name.replace(" ", "_"): int(str(metadata[name].value)) if name in metadata else 0
             for name in ("rows new", "rows adjusted", "rows existing", "parked")

@@ -65,12 +65,12 @@ def unpark(
 
 
 def _list(parkings: tuple[Parking, ...]) -> None:
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import here, minute, plain_table
 
     if not parkings:
         typer.echo("Nobody is parked by hand.")
         return
     plain_table(
-        ("organization", "from", "why", "who", "since (UTC)"),
-        ((one.external_ref, str(one.month), one.reason, one.parked_by, moment(one.since)) for one in parkings),
+        ("organization", "from", "why", "who", f"since ({here()})"),
+        ((one.external_ref, str(one.month), one.reason, one.parked_by, minute(one.since)) for one in parkings),
     )

@@ -305,7 +305,7 @@ def _why(payout: Payout) -> str:
 
 
 def _lines(payout: Payout) -> list[tuple[str, str]]:
-    from ticketflow_orch.cli.terminal import moment
+    from ticketflow_orch.cli.terminal import here, minute
     from ticketflow_orch.money import written_out
 
     return [
@@ -317,10 +317,10 @@ def _lines(payout: Payout) -> list[tuple[str, str]]:
         ("why", _why(payout)),
         ("provider's reference", payout.provider_ref or ""),
         ("decided by", payout.decided_by or ""),
-        ("written (UTC)", moment(payout.created_at)),
+        (f"written ({here()})", minute(payout.created_at)),
         ("by run", payout.run_id or ""),
-        ("first attempt (UTC)", moment(payout.first_attempt_at)),
-        ("answered (UTC)", moment(payout.answered_at)),
+        (f"first attempt ({here()})", minute(payout.first_attempt_at)),
+        (f"answered ({here()})", minute(payout.answered_at)),
         ("money back in", str(payout.returned_month or "")),
         ("delivery", f"{payout.delivery}, {payout.attempts} attempts" if payout.delivery else ""),
         ("last error", payout.last_error or ""),

@@ -91,9 +91,7 @@ def _show(rehearsed: DryRun) -> None:
     for name, month, why in rehearsed.would_be_parked:
         out.print(f"would be parked: {name} in {month}: {why}", markup=False)
     if not rehearsed.entries:
-        out.print(
-            "A settlement would post nothing" + (": the month is closed." if rehearsed.posts_nothing_more else ".")
-        )
+        out.print(rehearsed.why_nothing or "A settlement would post nothing.", soft_wrap=True)
         return
     out.print("\n[bold]A settlement would post[/bold]")
     plain_table(
@@ -135,7 +133,7 @@ def report(run: MonthRun) -> bool:
         out.print(f"[red]{run.month} failed:[/red] {run.why}", soft_wrap=True)
         return False
     if run.rows_new == run.rows_adjusted == 0:
-        out.print(f"{run.month} nothing new: nothing came late, and nothing was posted")
+        out.print(run.why_nothing or f"{run.month} nothing new: nothing came late, and nothing was posted")
     else:
         out.print(f"{run.month} settled: {run.rows_new:,} new rows, {run.rows_adjusted:,} adjusted")
     for check in run.red_checks:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def status() -> None:
-    """Show each month's state, passes and parked organizations, and how many organizations came late data."""
+    """Show each month's state, passes and parked organizations, and of how many what came late is not posted yet."""
     from ticketflow_orch.cli.session import database
 
     with database("status") as engine:
@@ -20,7 +20,7 @@ def show(engine: Engine) -> None:
     """Print the months and, where there are any, the parked organizations."""
     from rich.table import Table
 
-    from ticketflow_orch.cli.terminal import console
+    from ticketflow_orch.cli.terminal import console, here, minute
     from ticketflow_orch.clock import now
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
@@ -32,12 +32,12 @@ def show(engine: Engine) -> None:
         late = late_organizations(connection)
         parked = parked_organizations(connection)
         due = due_months(connection, now(settings().fixed_clock), Month.parse(settings().first_month))
-    table = Table("month", "state", "passes", "cutoff", "late", "parked", box=None, pad_edge=False)
+    table = Table("month", "state", "passes", f"cutoff ({here()})", "late", "parked", box=None, pad_edge=False)
     for item in statuses:
-        cutoff = item.cutoff.isoformat(timespec="seconds") if item.cutoff else ""
         table.add_row(
-            str(item.month), item.state, str(item.passes), cutoff, str(late.get(item.month, 0)), str(item.parked)
-        )
+            str(item.month), item.state, str(item.passes), minute(item.cutoff), str(late.get(item.month, 0)),
+            str(item.parked),
+        )  # fmt: skip
     untouched = {item.month for item in statuses}
     for month in due:
         if month not in untouched:

@@ -55,6 +55,20 @@ def steps_shown(total: int) -> Iterator[Callable[[str, str], None]]:
         yield show
 
 
+def here() -> str:
+    """The time zone in which people read instants."""
+    from ticketflow_orch.settings import settings
+
+    return settings().business_timezone
+
+
+def minute(instant: datetime | None) -> str:
+    """`instant` as a cell of a table that people read, in the zone `here`; empty where there is none."""
+    from ticketflow_orch.months import to_the_minute
+
+    return "" if instant is None else to_the_minute(instant, here())
+
+
 def moment(instant: datetime | None) -> str:
     """`instant` as a cell of a table, in UTC to the second; empty where there is none."""
     return "" if instant is None else f"{instant.astimezone(UTC):%Y-%m-%d %H:%M:%S}"

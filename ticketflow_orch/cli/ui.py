@@ -34,6 +34,8 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 2.0
 _PATIENCE = 1.5
 _LONGEST_START = 180.0
+# The page of the asset that shows all months.
+_BOARD = "/assets/months_board"
 
 
 def ui(port: Annotated[int, typer.Option(min=1, max=65535, help="Where the web pages are served.")] = 3000) -> None:
@@ -77,7 +79,9 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
             code = scratch / "code.sock"
             try:
                 if _open(children, watch, port=port, definitions=definitions, code=code, home=home, lock=lock):
-                    typer.echo(f"TicketFlow is at http://{HOST}:{port}; Ctrl-C ends it. Logs: {settings.home / 'logs'}")
+                    address = f"http://{HOST}:{port}"
+                    typer.echo(f"TicketFlow is at {address}; Ctrl-C ends it. Logs: {settings.home / 'logs'}")
+                    typer.echo(f"How far every month is: {address}{_BOARD}")
                     watch.until(lambda: False)
             except _ProcessError as error:
                 typer.echo(error, err=True)

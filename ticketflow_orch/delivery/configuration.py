@@ -18,7 +18,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic_core import ErrorDetails
 
 from ticketflow_orch.delivery import Transport
+from ticketflow_orch.delivery.demo import DemoProvider
 from ticketflow_orch.delivery.destinations import (
+    DemoDestination,
     FileDestination,
     SmtpDestination,
     WebhookDestination,
@@ -32,10 +34,13 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.outbox import MAILS, NEVER_TWICE, require_event_type
 from ticketflow_orch.settings import Length, Settings
 
+AnyDestination = WebhookDestination | SmtpDestination | FileDestination | DemoDestination
 WhenDead = Literal["block", "skip"]
 InDoubt = Literal["resend", "hold", "look_up"]
 # Without a file of their own all events are only written down.
 UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
+# In TICKETFLOW_HOME, for whatever process works there.
+HOME_FILE = "delivery.toml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +115,16 @@ class Delivery:
                 self._made.popitem()[1].close()
 
 
+def delivery_file(settings: Settings) -> Path | None:
+    """The file that says where events go: TICKETFLOW_DELIVERY, else the home's own, if there is one."""
+    if settings.delivery is not None:
+        return settings.delivery
+    own = settings.home / HOME_FILE
+    return own if own.is_file() else None
+
+
 def read_delivery(settings: Settings, environment: Mapping[str, str] = os.environ) -> Delivery:
-    """What the file in TICKETFLOW_DELIVERY says; without one, all events go to `<home>/outbox.jsonl`.
+    """What `delivery_file` says; without one, all events go to `<home>/outbox.jsonl`.
 
     Raises:
         InputError: something in it, or a variable that it names, is missing or wrong; names the file and the key.
@@ -129,7 +142,7 @@ def read_delivery(settings: Settings, environment: Mapping[str, str] = os.enviro
 
 
 def read_routes(settings: Settings) -> str:
-    """What goes where by the file in TICKETFLOW_DELIVERY, a line for each route, without the values of secrets.
+    """What goes where by `delivery_file`, a line for each route, without the values of secrets.
 
     The same for files that differ in order, comments, attempts and limits only. A type that goes where all others go
     has no line. Needs none of the variables that the file names.
@@ -160,19 +173,18 @@ class _RouteTable(_Table):
 
 
 class _Document(_Table):
-    destinations: Mapping[
-        str, Annotated[WebhookDestination | SmtpDestination | FileDestination, Field(discriminator="transport")]
-    ]
+    destinations: Mapping[str, Annotated[AnyDestination, Field(discriminator="transport")]]
     routes: Mapping[str, _RouteTable]
 
 
 def _read(settings: Settings) -> tuple[str, _Document]:
     """What the file, which is named first, has in its tables."""
-    if settings.delivery is None:
+    file = delivery_file(settings)
+    if file is None:
         return "TICKETFLOW_DELIVERY", _Document.model_validate(UNCONFIGURED)
-    name = str(settings.delivery)
+    name = str(file)
     try:
-        tables = _Document.model_validate(tomllib.loads(settings.delivery.read_text("utf-8")))
+        tables = _Document.model_validate(tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
         raise InputError(f"TICKETFLOW_DELIVERY={name} cannot be read ({error.strerror}); name a TOML file.") from None
     except ValidationError as error:
@@ -191,13 +203,13 @@ def _digest(tables: _Document) -> str:
     return "\n".join(f"{kind}: {line}" for kind, line in (("default", default), *named))
 
 
-def _said(table: _RouteTable, target: WebhookDestination | SmtpDestination | FileDestination) -> str:
+def _said(table: _RouteTable, target: AnyDestination) -> str:
     remembers = _remembers(table, target)
     long = "for ever" if remembers is None else f"for {remembers.total_seconds():g} s"
     return f"{table.destination}, {_address(target)}; remembers {long}; in doubt {table.in_doubt}"
 
 
-def _address(target: WebhookDestination | SmtpDestination | FileDestination) -> str:
+def _address(target: AnyDestination) -> str:
     match target:
         case WebhookDestination():
             asked = "" if target.look_up_url is None else f", asked at {_place(target.look_up_url)}"
@@ -206,6 +218,8 @@ def _address(target: WebhookDestination | SmtpDestination | FileDestination) -> 
             return f"smtp {target.host}" + ("" if target.port is None else f":{target.port}")
         case FileDestination():
             return f"file {target.path}"
+        case DemoDestination():
+            return f"the demo's provider, {target.path}"
 
 
 def _place(url: str) -> str:
@@ -214,13 +228,11 @@ def _place(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc} (URL {hashlib.sha256(url.encode()).hexdigest()[:12]})"
 
 
-def _remembers(table: _RouteTable, target: WebhookDestination | SmtpDestination | FileDestination) -> timedelta | None:
+def _remembers(table: _RouteTable, target: AnyDestination) -> timedelta | None:
     return table.remembers if "remembers" in table.model_fields_set else target.remembers
 
 
-def _route(
-    kind: str, table: _RouteTable, destinations: Mapping[str, WebhookDestination | SmtpDestination | FileDestination]
-) -> Route:
+def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
     if kind != "default":
         try:
             require_event_type(kind)
@@ -236,6 +248,11 @@ def _route(
         raise InputError(
             f"routes.{kind}.destination = {table.destination!r} takes nothing but mails, which are "
             f"{' and '.join(sorted(MAILS))}; name a webhook or a file."
+        )
+    if isinstance(target, DemoDestination) and kind not in NEVER_TWICE:
+        raise InputError(
+            f"routes.{kind}.destination = {table.destination!r} takes nothing but payouts, which are "
+            f"{' and '.join(sorted(NEVER_TWICE))}; name a webhook or a file."
         )
     if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
         raise InputError(
@@ -266,14 +283,13 @@ def _require_safe(kind: str, route: Route) -> None:
         )
 
 
-def _maker(
-    destination: WebhookDestination | SmtpDestination | FileDestination, home: Path, environment: Mapping[str, str]
-) -> Callable[[], Transport]:
+def _maker(destination: AnyDestination, home: Path, environment: Mapping[str, str]) -> Callable[[], Transport]:
     if isinstance(destination, WebhookDestination):
         return partial(_webhook, destination, webhook_secrets(destination, environment))
     if isinstance(destination, SmtpDestination):
         return partial(SmtpTransport, destination, smtp_password(destination, environment))
-    return partial(FileTransport, home / destination.path)
+    file = DemoProvider if isinstance(destination, DemoDestination) else FileTransport
+    return partial(file, home / destination.path)
 
 
 def _webhook(destination: WebhookDestination, secrets: WebhookSecrets) -> Transport:

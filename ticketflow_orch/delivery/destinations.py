@@ -186,6 +186,17 @@ class FileDestination(Destination):
         return timedelta(minutes=1)
 
 
+class DemoDestination(Destination):
+    """The demo's payment provider, which writes payouts to `path` and confirms those of the demo's organizations."""
+
+    transport: Literal["demo"]
+    path: Path = Path("outbox.jsonl")
+
+    @property
+    def limit(self) -> timedelta:
+        return timedelta(minutes=1)
+
+
 @dataclass(frozen=True, slots=True)
 class WebhookSecrets:
     """What signs, and what further headers say."""

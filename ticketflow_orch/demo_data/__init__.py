@@ -34,6 +34,11 @@ class DemoData:
     loaded: bool
     rows: Counts
 
+    @property
+    def last_month(self) -> Month:
+        """The last month with sales."""
+        return Month.parse(self.source.split()[3].rstrip(","))
+
     def __str__(self) -> str:
         if self.loaded:
             return f"Loaded {self.rows} as import {self.import_id} ({self.source})."

@@ -81,7 +81,7 @@ _NOT_AS_PAYABLE = text(f"""
         WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
     ), bad AS (
         SELECT organization_id, currency, month,
-            'payable ' || coalesce(payable, 0) || ', paid out ' || coalesce(amount, 0) AS what
+            'payable ' || coalesce(payable, 0) || ', requested ' || coalesce(amount, 0) AS what
         FROM balance FULL JOIN paid USING (organization_id, currency, month)
         WHERE payable IS DISTINCT FROM amount
             AND (amount IS NOT NULL OR month >= {pays_from_of("organization_id")})

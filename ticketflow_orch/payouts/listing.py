@@ -107,12 +107,17 @@ def paid_by_currency(connection: Connection, month: Month) -> tuple[CurrencyPaid
     return tuple(CurrencyPaid(row[0], row[1], row[2], *map(int, row[3:])) for row in rows)
 
 
-def paid_so_far(connection: Connection, last: Month) -> dict[str, dict[Month, int]]:
-    """Per currency, what each month up to `last` pays, in minor units; what came back included."""
+def requested_so_far(connection: Connection, last: Month) -> dict[str, dict[Month, int]]:
+    """Per currency, what each month up to `last` asks for, in minor units; what is held or came back included."""
     found: dict[str, dict[Month, int]] = {}
     for row in connection.execute(_SO_FAR, {"month": last.first_day}):
         found.setdefault(row.currency, {})[Month.of_day(row.month)] = int(row.amount)
     return found
+
+
+def confirmed_payouts(connection: Connection) -> int:
+    """How many payouts are confirmed, of all months."""
+    return int(connection.execute(_CONFIRMED).scalar_one())
 
 
 def _payout(row: Row[tuple[object, ...]]) -> Payout:
@@ -165,3 +170,5 @@ _BY_CURRENCY = text("""
 _SO_FAR = text("""
     SELECT currency, month, sum(amount) AS amount FROM payout WHERE month <= CAST(:month AS date) GROUP BY 1, 2
 """)
+
+_CONFIRMED = text("SELECT count(*) FROM payout WHERE state = 'CONFIRMED'")

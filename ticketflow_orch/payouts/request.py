@@ -21,6 +21,7 @@ from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"
@@ -154,6 +155,9 @@ def require_closed(connection: Connection, month: Month) -> Month | None:
     """
     row = connection.execute(_STATE, {"month": month.first_day}).one()
     if row.state != "CLOSED":
+        why_not = before_the_books(connection, month)
+        if why_not is not None:
+            raise InputError(why_not)
         found = f"is {row.state}" if row.state else "was never settled"
         raise InputError(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
     return None if row.first_paid is None else Month.of_day(row.first_paid)

@@ -22,7 +22,7 @@ from ticketflow_orch.settlement.late_movements import (
     Unread,
     months_to_watch,
     read_to,
-    takes_postings,
+    why_nothing_is_posted,
 )
 from ticketflow_orch.settlement.posting import (
     AMOUNTS,
@@ -74,13 +74,13 @@ class WouldPostTotal:
 class DryRun:
     """What a pass of `month` would post at `at` (UTC); nothing was written.
 
-    `posts_nothing_more`: the month, or a later one, is closed or being closed. `listed` are the first entries. Each of
+    `why_nothing`: why the month is posted in no more, in a sentence, if so. `listed` are the first entries. Each of
     `would_be_parked` is an organization, the month it fails in and the database's error.
     """
 
     month: Month
     at: datetime
-    posts_nothing_more: bool
+    why_nothing: str | None
     totals: tuple[WouldPostTotal, ...]
     listed: tuple[WouldPost, ...]
     would_be_parked: tuple[tuple[str, Month, str], ...]
@@ -123,8 +123,8 @@ def dry_run(
     with _read_only(engine) as connection, _csv_file(file) as write:
         require_over(connection, month, now)
         at = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-        open_month = takes_postings(connection, month)
-        if open_month:
+        why_nothing = why_nothing_is_posted(connection, month)
+        if why_nothing is None:
             comparison = _Comparison(connection, month, counted)
             for chunk, windows in comparison.chunks(chunk_size):
                 for entry in comparison.entries(chunk, windows):
@@ -133,7 +133,7 @@ def dry_run(
     return DryRun(
         month=month,
         at=at,
-        posts_nothing_more=not open_month,
+        why_nothing=why_nothing,
         totals=counted.totals(),
         listed=tuple(counted.listed),
         would_be_parked=tuple(counted.would_be_parked),

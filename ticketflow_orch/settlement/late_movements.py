@@ -52,6 +52,27 @@ def takes_postings(connection: Connection, month: Month) -> bool:
     ).scalar_one()
 
 
+def before_the_books(connection: Connection, month: Month) -> str | None:
+    """Why nothing ever happens in `month`, in one sentence: it lies before the first that was closed. None: it may."""
+    row = connection.execute(_BOOKS).one()
+    if row.first is None or month.first_day >= row.first:
+        return None
+    return (
+        f"{month} lies before {Month.of_day(row.first)}, with which the books begin, so it is never settled, closed or "
+        f"paid; what comes late for it is adjusted in {Month.of_day(row.last).next()}."
+    )
+
+
+def why_nothing_is_posted(connection: Connection, month: Month) -> str | None:
+    """Why a settlement of `month` posts nothing, whatever came late, in one sentence; None: it may."""
+    if takes_postings(connection, month):
+        return None
+    return before_the_books(connection, month) or (
+        f"{month} takes nothing any more: the month is closed, or is being closed, so nothing was posted; what comes "
+        "late for it is adjusted in the first open month."
+    )
+
+
 def closed_before(connection: Connection, month: Month) -> Month | None:
     """The last closed month, if `month` is the first that is not closed, and so takes in what came late for all before.
 
@@ -158,6 +179,10 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     months |= {Month.of_day(row.parked)} if row.parked is not None else set()
     return set(months_between(min(months), first.previous())) if months else set()
 
+
+_BOOKS = text("""
+    SELECT min(month) AS first, max(month) AS last FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+""")
 
 # What is compared was committed before the sequence is looked at.
 _REACHED = text("""

@@ -9,7 +9,8 @@ from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch.database import clocks
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.months import Month, known_zones, last_zone_to_finish
+from ticketflow_orch.installation import business_timezone
+from ticketflow_orch.months import Month, known_zones, last_zone_to_finish, to_the_minute
 
 # How far this host's clock may be from the database's for a month to be settled, in seconds.
 LARGEST_CLOCK_DIFFERENCE = 60.0
@@ -63,9 +64,10 @@ def require_over(connection: Connection, month: Month, now: datetime) -> None:
     is_rehearsal = connection.execute(text("SELECT rehearsal FROM installation")).scalar_one()
     earlier = now if is_rehearsal else min(now, database_now)
     if earlier < ends_at:
+        here = business_timezone(connection)
         raise InputError(
-            f"{month} is not over in {timezone} before {ends_at.isoformat()}, and it is {earlier.isoformat()}; "
-            "settle it from then on."
+            f"{month} is not over in {timezone} before {to_the_minute(ends_at, here)} ({here}), and it is "
+            f"{to_the_minute(earlier, here)}; settle it from then on."
         )
 
 

@@ -24,6 +24,7 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.passes import period_state
 from ticketflow_orch.statements.content import LeftOut, StatementsLeftOutError
 from ticketflow_orch.statements.mailing import queue_mails
@@ -209,6 +210,9 @@ def _organization(engine: Engine, external_ref: str, month: Month) -> int:
 def _require_closed(connection: Connection, month: Month) -> None:
     state = period_state(connection, month)
     if state != "CLOSED":
+        why_not = before_the_books(connection, month)
+        if why_not is not None:
+            raise InputError(why_not)
         raise InputError(f"{month} is {state}, and statements are of closed months; close its books first.")
 
 
