@@ -455,7 +455,7 @@ def test_what_the_board_says_is_next_where_a_rerun_was_left(engine: Engine) -> N
     settle(engine, JANUARY)
     terminated(engine, JANUARY)
     with engine.connect() as connection:
-        [month] = read_board(connection, instant("2026-02-05T05:00"), FIRST, JANUARY).months
+        [month] = read_board(connection, instant("2026-02-05T05:00"), FIRST).months
     assert (month.state, month.next_step) == ("SETTLED", "being settled, pass 2")
 
 

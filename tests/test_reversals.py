@@ -288,7 +288,7 @@ def test_what_is_wrong_stands_in_health_on_the_board_and_in_the_explanation(engi
             "`ticketflow anomalies accept MOVEMENT` closes what was looked at",
             "movements: 1 dated later than now; `ticketflow anomalies list` names them; void them and enter them again",
         ]
-        assert read_board(connection, JUNE, FIRST, None).anomalies == 1
+        assert read_board(connection, JUNE, FIRST).anomalies == 1
         assert [one.reference for one in explain(connection, "hall", MARCH).anomalies] == ["charged"]
         assert explain(connection, "hall", MARCH.next()).anomalies == ()
 

@@ -111,7 +111,7 @@ def demo_office(folder: Path, organizations: int, first: Month) -> Iterator[Back
     home = folder / ".ticketflow"
     months = len(list(months_between(first, Month.parse(LAST))))
     variables = {
-        "TICKETFLOW_FIRST_MONTH": str(first), "TICKETFLOW_FIXED_CLOCK": NOW, "TICKETFLOW_PAYOUTS_FROM": str(first),
+        "TICKETFLOW_FIRST_MONTH": str(first), "TICKETFLOW_FIXED_CLOCK": NOW,
         # A handful of organizations has quiet months, which are no reason to hold anything.
         "TICKETFLOW_PAYOUT_REVIEW_FACTOR": "5",
     }  # fmt: skip

@@ -250,14 +250,14 @@ def close_pay_and_state(
         paying = [month for month in payouts_due_months(connection) if month <= last]
     paid = _ran(PAYOUTS_JOB, paying, "requested: {requested:,} payouts, and {held:,} held for review")
     if paid:
-        _release_but(engine, kept, now)
+        _release_but(engine, kept)
     ran += paid
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
     return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
 
 
-def _release_but(engine: Engine, kept: str | None, now: datetime) -> None:
+def _release_but(engine: Engine, kept: str | None) -> None:
     """Have a look at what is held for review, as a person would, and release it but for the organization `kept`.
 
     A made-up year has months that are more than three times as good as those before.
@@ -269,7 +269,7 @@ def _release_but(engine: Engine, kept: str | None, now: datetime) -> None:
     with engine.connect() as connection:
         held = payouts(connection, state="HELD", limit=10_000)
     for month, currency in sorted({(one.month, one.currency) for one in held if one.organization != kept}):
-        release(engine, Selection(month=month, currency=currency), account(), now)
+        release(engine, Selection(month=month, currency=currency), account())
 
 
 def _ran(job: str, months: Sequence[Month], sentence: str) -> list[SpanRun]:
