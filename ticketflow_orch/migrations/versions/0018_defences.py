@@ -133,12 +133,6 @@ TRIGGERS = {
     "organization": """
         CREATE OR REPLACE TRIGGER organization_movements_seen BEFORE UPDATE OF timezone, currency ON organization
             FOR EACH ROW WHEN ((OLD.timezone, OLD.currency) IS DISTINCT FROM (NEW.timezone, NEW.currency))
-            EXECUTE FUNCTION refuse_old_snapshot();
-        CREATE OR REPLACE TRIGGER organization_entries_seen BEFORE DELETE ON organization FOR EACH STATEMENT
-            EXECUTE FUNCTION refuse_old_snapshot()
-    """,
-    "money_movement": """
-        CREATE OR REPLACE TRIGGER money_movement_passes_seen BEFORE DELETE ON money_movement FOR EACH STATEMENT
             EXECUTE FUNCTION refuse_old_snapshot()
     """,
 }
