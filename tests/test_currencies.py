@@ -34,7 +34,7 @@ from tests.conftest import fresh_database
 from tests.folders import story, write_folder
 from tests.homes import fresh_home, variables_for
 from tests.oracle import half_up
-from tests.payable import rows
+from tests.payable import pay_from, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import begin_pass, execute, refusal
 from tests.test_settlement import NOW, ledger, settle
@@ -407,6 +407,14 @@ def test_nothing_is_converted_in_a_month_that_is_settled_elsewhere(engine: Engin
     replaced = replace(engine)
     assert (replaced.decided, replaced.converted) == (1, 0)
     assert "2026-01 is before 2026-03, the first month that is paid here" in replaced.why_not_yet
+
+
+def test_nothing_is_converted_for_whom_the_month_is_settled_elsewhere(engine: Engine) -> None:
+    theatre = carry_bgn(engine)
+    pay_from(engine, Month(2026, 3), theatre)
+    with pytest.raises(InputError, match="it is paid from 2026-03 on, and what is dated before counts as settled"):
+        replace(engine)
+    assert conversions(engine) == []
 
 
 @pytest.mark.every_server

@@ -111,7 +111,7 @@ def from_(
     if month is None and organization is not None and not off:
         raise InputError(f"Name the first month that {organization} is paid for, such as 2026-03, or --off.")
     wanted = Month.parse(month) if month else None
-    with database("payouts") as engine:
+    with database("payouts from", agreeing=False) as engine:
         if month is not None or off:
             _set_paid_from(engine, wanted, organization, agreed=yes)
         with engine.connect() as connection:

@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, text
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.books.history import pays_from
 from ticketflow_orch.chunked import LOCK_NOT_AVAILABLE
 from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.currencies.terms import Terms, Whose
@@ -265,7 +266,8 @@ _SETTLED = text("""
 _REPLACING = text(f"""
     CREATE TEMPORARY TABLE replacing ON COMMIT DROP AS
     WITH member AS MATERIALIZED (
-        SELECT id, external_ref, timezone, left_on, {currency_of("CAST(:from AS date)")} AS present
+        SELECT id, external_ref, timezone, left_on, {pays_from()} AS pays_from,
+            {currency_of("CAST(:from AS date)")} AS present
         FROM organization
         WHERE CASE WHEN CAST(:organization AS text) IS NULL
                 THEN currency = CAST(:old AS char(3))
@@ -309,6 +311,9 @@ _REPLACING = text(f"""
                 WHEN CAST(:dated AS date) IS NULL THEN NULL
                 WHEN starts_at IS NULL THEN 'its time zone ' || quote_literal(timezone) || ' is unknown to tzdata'
                 WHEN in_flight IS NOT NULL THEN in_flight
+                WHEN CAST(:dated AS date) < pays_from
+                    THEN 'it is paid from ' || to_char(pays_from, 'YYYY-MM') || ' on, and what is dated before counts '
+                        'as settled elsewhere; replace its currency when that month is the first that is not closed'
                 WHEN greatest(abs(remaining), abs(becomes)) > 9223372036854775807
                     THEN 'at this rate it would be owed more than an amount can hold'
             END AS why
