@@ -22,12 +22,13 @@ from sqlalchemy.engine import URL
 from resources import DatabaseResource
 from tests.conftest import TEMPLATE, fresh_database, run_sql
 from tests.folders import story, write_folder
-from tests.homes import fresh_home, variables_for
+from tests.homes import MIGRATING, fresh_home, variables_for
 from tests.rows import add_movement, add_organization
 from ticketflow_orch import cli
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.instance import running
 from ticketflow_orch.settings import settings, unknown_variables
 
 ROLES = Path(__file__).resolve().parents[1] / "deploy" / "roles.sql"
@@ -69,10 +70,10 @@ ARGUMENTS = [
     ),
     bad("2014-09 is none of the months that are over, 2014-10 to ", "settle", "2014-09"),
     bad("2199-01 is none of the months that are over, 2014-10 to ", "settle", "2199-01"),
-    bad("2199-01 is not over in UTC before 2199-02-01T00:00:00+00:00", "settle", "2199-01", "--dry-run"),
+    bad("2199-01 is not over in UTC before 2199-02-01 01:00", "settle", "2199-01", "--dry-run"),
     bad("2014-09 is before 2014-10, the first month", "settle", "2014-09", "--dry-run"),
     bad(
-        "2026-02 is not over in UTC before 2026-03-01T00:00:00+00:00, and it is 2026-02-15",
+        "2026-02 is not over in UTC before 2026-03-01 01:00 (Europe/Madrid), and it is 2026-02-15",
         "settle",
         "2026-02",
         FIXED_CLOCK="2026-02-15T00:00:00Z",
@@ -205,7 +206,8 @@ def world(server: EmbeddedServer, scratch: Path) -> Iterator[World]:
         engine = connect_engine(url, "pytest bad input")
         stack.callback(engine.dispose)
         add_movement(engine, add_organization(engine, external_ref="hall", timezone="UTC"), 100, "2026-01-10T10:00")
-        home.mkdir(exist_ok=True)
+        with running(settings(), asked=MIGRATING):
+            home.mkdir(exist_ok=True)
         (home / "a-file").touch()
         database = DatabaseResource(url=url.render_as_string(hide_password=False))
         yield World(server, engine, url, home, build_definitions({"database": database}))

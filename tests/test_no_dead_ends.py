@@ -27,7 +27,7 @@ from tests.books import (
 )
 from tests.folders import write_folder
 from tests.installed import decide
-from tests.payable import rows
+from tests.payable import pay_from, rows
 from tests.rows import add_movement, add_organization, add_void, instant
 from tests.statements import execute
 from tests.test_settlement import NOW, settle
@@ -471,6 +471,7 @@ def test_movements_before_the_first_month_are_named_since_nobody_settles_them(en
 def test_a_month_that_stands_still_for_three_days_is_named_with_its_command(
     engine: Engine, unattended: Callable[..., None]
 ) -> None:
+    pay_from(engine, None)
     sold(engine, "2026-04-10T10:00")
     settle(engine, APRIL)
     assert not any("closed" in line for line in health(engine, after=timedelta(days=2)))

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, event
 
 from tests.books import FIRST
-from tests.payable import MARCH, NOW, close_owing, close_with, owing, request, rows
+from tests.payable import MARCH, close_owing, close_with, owing, request, rows
 from tests.payments import configuration, delivery, owe, pay, states
 from tests.provider import Provider
 from tests.rows import add_organization
@@ -51,7 +51,7 @@ def test_what_is_requested_and_was_never_sent_is_held_until_the_parking_ends(eng
     assert (parked.held, parked.on_their_way) == (1, ())
     assert books(engine) == [("HELD", "its organization is parked", "HELD"), ("REQUESTED", None, "PENDING")]
     before = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested' ORDER BY id")
-    assert unpark(engine, "opera", "ana", NOW).released == 1
+    assert unpark(engine, "opera", "ana").released == 1
     assert books(engine) == [("REQUESTED", None, "PENDING")] * 2
     after = (
         "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested' AND available_at <= now() ORDER BY id"
@@ -76,7 +76,7 @@ def test_what_was_sent_or_may_have_been_is_named_and_goes_on(engine: Engine, ope
     parked = park(engine, "opera", "disputed", "ana", FIRST)
     assert (parked.held, parked.on_their_way) == (0, (opera,))
     assert books(engine) == before
-    assert unpark(engine, "opera", "ana", NOW).released == 0
+    assert unpark(engine, "opera", "ana").released == 0
     assert books(engine) == before
 
 
@@ -86,7 +86,7 @@ def test_what_was_requested_of_a_parked_organization_goes_when_the_parking_ends(
     request(engine)
     assert books(engine) == [("HELD", "its organization is parked", None)]
     assert rows(engine, "SELECT paid_at FROM settlement_period") == [(None,)]
-    assert unpark(engine, "opera", "ana", NOW).released == 1
+    assert unpark(engine, "opera", "ana").released == 1
     assert books(engine) == [("REQUESTED", None, "PENDING")]
     assert rows(engine, "SELECT paid_at IS NOT NULL FROM settlement_period") == [(True,)]
 
@@ -95,28 +95,28 @@ def test_what_is_held_for_another_reason_too_stays_held(engine: Engine) -> None:
     owing(engine, external_ref="opera")
     park(engine, "opera", "disputed", "ana", FIRST)
     request(engine, review_first=True)
-    assert unpark(engine, "opera", "ana", NOW).released == 0
+    assert unpark(engine, "opera", "ana").released == 0
     [(state, reason, _)] = books(engine)
     assert state == "HELD"
     assert reason.startswith("review: ")
     assert not reason.endswith("parked")
-    assert decisions.release(engine, Selection(MARCH), "eva", NOW) == 1
+    assert decisions.release(engine, Selection(MARCH), "eva") == 1
 
 
 def test_what_a_person_holds_is_not_let_go_by_the_end_of_a_parking(engine: Engine, opera: str) -> None:
     with engine.begin() as connection:
         decisions.hold(connection, opera, "asked by the bank", "ana")
     assert park(engine, "opera", "disputed", "ana", FIRST).held == 0
-    assert unpark(engine, "opera", "ana", NOW).released == 0
+    assert unpark(engine, "opera", "ana").released == 0
     assert books(engine)[0] == ("HELD", "asked by the bank", "HELD")
 
 
 def test_what_a_person_had_released_goes_on_after_a_parking(engine: Engine) -> None:
     owing(engine, external_ref="opera")
     request(engine, review_first=True)
-    decisions.release(engine, Selection(MARCH), "eva", NOW)
+    decisions.release(engine, Selection(MARCH), "eva")
     assert park(engine, "opera", "disputed", "ana", FIRST).held == 1
-    assert unpark(engine, "opera", "ana", NOW).released == 1
+    assert unpark(engine, "opera", "ana").released == 1
     [(state, reason, event_state)] = books(engine)
     assert (state, event_state) == ("REQUESTED", "PENDING")
     assert reason.startswith("review: ")
@@ -131,7 +131,7 @@ def test_an_organization_that_a_settlement_has_parked_too_is_not_paid_yet(engine
         SELECT id, '2026-04-01', 'bigint out of range' FROM organization WHERE external_ref = 'opera'
         """,
     )
-    assert unpark(engine, "opera", "ana", NOW).released == 0
+    assert unpark(engine, "opera", "ana").released == 0
     assert books(engine)[0] == ("HELD", "its organization is parked", "HELD")
 
 
@@ -172,10 +172,10 @@ def test_the_end_of_a_parking_that_is_killed_half_way_has_done_nothing(engine: E
 
     end = stopped_before(engine, words, die)
     with pytest.raises(KeyboardInterrupt):
-        unpark(engine, "opera", "ana", NOW)
+        unpark(engine, "opera", "ana")
     end()
     assert books(engine)[0] == ("HELD", "its organization is parked", "HELD")
-    assert unpark(engine, "opera", "ana", NOW).released == 1
+    assert unpark(engine, "opera", "ana").released == 1
 
 
 def together(engine: Engine, words: str, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
@@ -228,7 +228,7 @@ def test_a_release_of_the_month_and_a_parking_wait_for_each_other(engine: Engine
     _, parked = together(
         engine,
         "INSERT INTO outbox_event",
-        lambda: decisions.release(engine, Selection(MARCH), "eva", NOW),
+        lambda: decisions.release(engine, Selection(MARCH), "eva"),
         lambda: park(engine, "opera", "disputed", "ana", FIRST),
     )
     assert parked.held == 1
@@ -250,7 +250,7 @@ def test_parked_and_unparked_while_a_relay_sends_each_is_paid_exactly_once(
             parked = park(engine, name, "disputed", "ana", FIRST)
             count += parked.held
             assert parked.held + len(parked.on_their_way) <= 1
-            assert unpark(engine, name, "ana", NOW).released == parked.held
+            assert unpark(engine, name, "ana").released == parked.held
         return count
 
     with ThreadPoolExecutor(3) as threads:
@@ -275,7 +275,7 @@ def test_a_parked_organization_is_sent_nothing(
     pay(engine, delivery(to))
     assert provider.paid == sorted(owed[3:])
     for name, _, _ in owed[:3]:
-        unpark(engine, name, "ana", NOW)
+        unpark(engine, name, "ana")
     pay(engine, delivery(to))
     assert provider.paid == sorted(owed)
 
@@ -285,4 +285,4 @@ def test_the_payouts_of_all_currencies_are_held(engine: Engine) -> None:
     close_with(engine, [(organization, "EUR", 100), (organization, "JPY", 7)])
     request(engine)
     assert park(engine, "opera", "disputed", "ana", FIRST).held == 2
-    assert unpark(engine, "opera", "ana", NOW).released == 2
+    assert unpark(engine, "opera", "ana").released == 2

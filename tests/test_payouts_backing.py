@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.payable import owing, request, requested_payout, rows
-from tests.relay.world import NOW, Receiver, alerts, route
+from tests.relay.world import Receiver, alerts, route
 from tests.relay.world import run as relay
 from tests.statements import execute, refusal
 from tests.test_obstacles import said
@@ -21,8 +21,9 @@ from ticketflow_orch.relay import Drained
 from ticketflow_orch.settings import settings
 
 FORGED = """
-    INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-    SELECT {aggregate_type}, {reference}, 'PayoutRequested', jsonb_build_object('reference', {reference},
+    INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+    SELECT derived_id((SELECT id FROM installation), 'outbox_event', {key}), {aggregate_type}, {reference},
+        'PayoutRequested', jsonb_build_object('reference', {reference},
         'organization', {organization}, 'month', {month}, 'currency', {currency}, 'amount', {amount}), {key}, now()
     FROM (SELECT 1) AS one LEFT JOIN payout ON true LEFT JOIN organization ON organization.id = organization_id
 """
@@ -136,7 +137,7 @@ def test_an_event_whose_payout_is_there_is_decided_about_with_the_payout(engine:
     [(key,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
     with transaction(engine) as connection, pytest.raises(InputError, match="decide about that with `ticketflow pay"):
         outbox_desk.resolve(connection, KINDS, key, "dropped", "ana")
-    release(engine, Selection(reference=reference), "ana", NOW)
+    release(engine, Selection(reference=reference), "ana")
     assert deliver(engine)[1] == [], "released, and held again"
     with transaction(engine) as connection:
         reject(connection, reference, "forged", "ana")

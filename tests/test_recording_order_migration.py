@@ -54,8 +54,10 @@ FIRST = Month(2025, 1)
 FIGURES = {
     "ledger_entry": "organization_id, month, currency, origin_month, sequence, captures, refunds, chargebacks, fees,"
     " commission, commission_tax, net, reason, settlement_pass, posted_at, run_id",
-    "organization_balance": "*",
-    "payout": "*",
+    "organization_balance": "organization_id, currency, month, previous_month, opening, net, returned, due, payable,"
+    " closing",
+    "payout": "public_id, organization_id, currency, month, amount, state, reason, provider_ref, created_at,"
+    " first_attempt_at, answered_at, returned_month, decided_by, run_id",
     "opening_balance": "*",
     "settlement_total": "*",
     "settlement_window": "*",

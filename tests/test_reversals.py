@@ -25,7 +25,7 @@ from tests.anomalous import (
 from tests.audited import audit, broken, said_of
 from tests.books import APRIL, FIRST, MARCH, close, settle_and_close, state_of
 from tests.folders import Rows, Story, story, write_folder
-from tests.payable import close_owing, request
+from tests.payable import close_owing, pay_from, request
 from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_ledger_plans import plan_of
 from tests.test_settlement import settle
@@ -230,7 +230,7 @@ def test_reversals_beyond_what_was_taken_are_imported_settled_and_closed_and_lis
     settle_and_close(engine, *(Month(2026, number) for number in range(2, 6)))
     assert state_of(engine, Month(2026, 5)) == "CLOSED"
     assert sorted(found(engine)) == sorted(listed)
-    asked = {"first_month": Month(2026, 2), "payouts_from": None}
+    asked = {"first_month": Month(2026, 2)}
     assert broken(engine, **asked) == {}
     warned = {name: said_of(verdict) for name, verdict in audit(engine, **asked).items() if verdict.warns}
     assert warned == {
@@ -278,6 +278,7 @@ def test_what_cannot_have_happened_is_refused_at_import_in_one_sentence(
 
 
 def test_what_is_wrong_stands_in_health_on_the_board_and_in_the_explanation(engine: Engine, hall: int) -> None:
+    pay_from(engine, None)
     won_once_too_often(engine, hall)
     settle_and_close(engine, MARCH)
     sale(engine, hall, at="2026-07-01T10:00")

@@ -164,10 +164,10 @@ def test_the_role_of_runs_searches_for_anomalies_holds_payouts_and_accepts(engin
     settle_and_close(restricted, MARCH)
     assert request(restricted).anomalous == 1
     park(restricted, "hall", "disputed", "ana", JANUARY)
-    unpark(restricted, "hall", "ana", NOW)
-    assert release(restricted, Selection(MARCH), "eva", NOW, anomalies=True) == 1
+    unpark(restricted, "hall", "ana")
+    assert release(restricted, Selection(MARCH), "eva", anomalies=True) == 1
     assert park(restricted, "hall", "disputed", "ana", JANUARY).held == 1
-    assert unpark(restricted, "hall", "ana", NOW).released == 1
+    assert unpark(restricted, "hall", "ana").released == 1
     won_twice(engine, hall)
     [(_, movement, _)] = found(engine)
     with transaction(restricted) as connection:

@@ -93,10 +93,10 @@ def test_a_backfill_states_its_months_in_one_run_each_with_its_own_figures(
         "2026-03": (2, 4),
     }
     assert [dict(record.data) for record in metadata["2026-03"]["totals"].records] == [
-        {"currency": "EUR", "statements": 1, "opening": "0.00", "net": "176.00", "returned": "0.00", "due": "176.00",
-         "payable": "176.00", "closing": "0.00"},
+        {"currency": "EUR", "statements": 1, "opening": "0.00", "net": "176.00", "returned": "0.00",
+         "settled elsewhere": "0.00", "due": "176.00", "payable": "176.00", "closing": "0.00"},
         {"currency": "KWD", "statements": 1, "opening": "0.000", "net": "17.600", "returned": "0.000",
-         "due": "17.600", "payable": "17.600", "closing": "0.000"},
+         "settled elsewhere": "0.000", "due": "17.600", "payable": "17.600", "closing": "0.000"},
     ]  # fmt: skip
     assert metadata["2026-03"]["csv"] == str(place / "2026-03" / "statements.csv")
     written = sum(path.stat().st_size for path in (place / "2026-03").rglob("*") if path.is_file())

@@ -16,6 +16,7 @@ from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_se
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
 from tests.books import close
+from tests.payable import pay_from
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.test_settlement import settle
 from ticketflow_orch.books.periods import ready_since
@@ -246,6 +247,7 @@ def test_an_event_in_an_unknown_zone_blinds_nobody(engine: Engine, watch: Watch)
 
 
 def test_months_that_could_be_closed_or_stated_for_three_days_are_told_of_once(engine: Engine, watch: Watch) -> None:
+    pay_from(engine, None)
     add_movement(engine, add_organization(engine), 100, "2026-04-10T10:00")
     settle(engine, Month(2026, 4))
     settled = ready(engine)

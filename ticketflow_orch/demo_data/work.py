@@ -118,7 +118,7 @@ def _stories(first: Month, last: Month) -> Iterator[tuple[Kind, list[Row]]]:
     yield (
         ORGANIZATIONS,
         [
-            (ref, name, zone, currency, "1000", str(tax), joined, "", f"office@{ref}.example", locale)
+            (ref, name, zone, currency, "1000", str(tax), joined, "", f"office@{ref}.example", locale, "")
             for ref, name, zone, currency, tax, locale, _, _ in told
         ],
     )
