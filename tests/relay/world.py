@@ -91,8 +91,8 @@ def add(engine: Engine, name: str, aggregate: str | None = None, kind: str = "To
                 text("""
                     INSERT INTO outbox_event
                         (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-                    VALUES (derived_id((SELECT id FROM installation), 'outbox_event', :name), 'thing', :aggregate, :kind,
-                        jsonb_build_object('name', CAST(:name AS text)), :name,
+                    VALUES (derived_id((SELECT id FROM installation), 'outbox_event', :name), 'thing', :aggregate,
+                        :kind, jsonb_build_object('name', CAST(:name AS text)), :name,
                         '2026-06-01 00:00:00.5Z')
                     RETURNING id
                 """),

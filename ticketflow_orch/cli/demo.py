@@ -88,9 +88,10 @@ def demo(
         print_totals(engine, over[0], over[-1])
         books = close_pay_and_state(engine, business_now, first, over[-1], kept) if green else []
         green = green and all(run.succeeded and not run.red_checks for run in books)
+        delivered = deliver(engine)
+        # Afterwards, for parking holds what was not sent.
         if leaves_work and green:
             leave_work(engine, loaded.last_month, account(), settings().home)
-        delivered = deliver(engine)
         if green:
             print_statement(engine, over[-1])
         if green and not settled and not books and not delivered:
