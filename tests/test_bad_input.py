@@ -697,7 +697,7 @@ def wrong_password(place: Place) -> URL:
     return place.url.set(username="pytest_secret", password="wr0ng")
 
 
-# What a server without room says to whoever makes a table.
+# What a server without room says when a table is made.
 FULL = (
     "CREATE FUNCTION full_disk() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION "
     "'could not extend file: No space left on device' USING ERRCODE = '53100'; END $$",
@@ -831,7 +831,7 @@ def test_a_database_in_no_state_for_it_is_refused_in_a_sentence_and_left_as_it_i
 
 
 def rows_in(server: EmbeddedServer, url: URL) -> dict[str, int]:
-    """The contents of a database, whoever may not enter it."""
+    """The contents of a database, read as its owner."""
     engine = connect_engine(server.url(), "pytest bad input", connections=1)
     with engine.connect() as connection:
         query = text("SELECT datallowconn FROM pg_database WHERE datname = :name")

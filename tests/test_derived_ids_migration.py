@@ -79,7 +79,7 @@ EVERYTHING = "SELECT id, event_id, dedupe_key, state, occurred_at FROM outbox_ev
 
 @pytest.fixture
 def old(server: EmbeddedServer) -> Iterator[Engine]:
-    """A database of the version before, with work done and under way."""
+    """A database of the version before, with work done and work in progress."""
     with fresh_database(server, "template1") as url:
         migrate(url, REVISION)
         engine = connect_engine(url, "pytest", connections=5)

@@ -382,7 +382,7 @@ def test_what_changes_nothing_is_refused_in_a_sentence(
     assert rows(engine, "SELECT * FROM installation_change WHERE changed_by = 'ana'") == []
 
 
-def test_who_changed_it_and_when_is_kept_whoever_it_was(engine: Engine) -> None:
+def test_who_changed_it_and_when_is_kept_for_every_role(engine: Engine) -> None:
     hall = add_organization(engine, external_ref="hall")
     set_paid_from(engine, MARCH, "ana")
     set_paid_from(engine, APRIL, "eva", organization="hall")

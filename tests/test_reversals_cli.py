@@ -81,7 +81,7 @@ def test_an_explanation_names_what_looks_wrong_and_who_accepted_it() -> None:
     assert f"looks wrong: EUR {SOLD}; accepted by eva" in " ".join(run("explain", "hall", "2026-03").split())
 
 
-def test_whoever_parks_learns_what_is_held_and_what_is_on_its_way(engine: Engine) -> None:
+def test_the_command_that_parks_says_what_is_held_and_what_is_on_its_way(engine: Engine) -> None:
     for name in ("opera", "choir"):
         add_movement(engine, add_organization(engine, external_ref=name), 100_000, "2026-03-05T10:00")
     settle_and_close(engine, MARCH)

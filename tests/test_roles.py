@@ -303,7 +303,7 @@ def test_the_role_of_runs_deletes_no_event_that_is_young_or_not_ended(engine: En
     assert states(engine) == {"pending": "PENDING"}
 
 
-# --- Whoever may do more, and a session that brings tables or a path of its own
+# --- Roles that may do more, and a session that brings tables or a path of its own
 
 HIDDEN = {
     "settlement_period": "SELECT CAST('2026-03-01' AS date) AS month, 'OPEN' AS state",

@@ -191,7 +191,7 @@ _IS_SET_UP = text(f"""
         WHERE grantee = to_regrole(CAST(:role AS text)))
 """)
 
-# Asked about the role, and about whoever asks as one of its members.
+# Asked about the role, and about the one that asks as one of its members.
 _LACKING = text("""
     SELECT who.name AS who, privilege, of_column, asked.name
     FROM unnest(CAST(:privileges AS text[]), CAST(:columns AS text[]), CAST(:names AS text[]))

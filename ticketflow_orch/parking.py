@@ -40,7 +40,7 @@ class Parking:
 def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: Month) -> Parking:
     """Park the organization from the first month that is not closed on: it gets no balance and no payout.
 
-    A month that is being closed counts as closed. `by` is the name of whoever decided it. What is requested and was
+    A month that is being closed counts as closed. `by` is who decided it. What is requested and was
     never tried is held; what was is named, and comes to its end.
 
     Raises:

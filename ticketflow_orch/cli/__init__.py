@@ -113,7 +113,7 @@ def options(
     ] = False,
 ) -> None:
     """Options of the command as a whole."""
-    # Before anything is done. Whoever sets none of them does not wait for what reads them.
+    # Before anything is done. Where none of them is set, nobody waits for what reads them.
     if any(name.upper().startswith("TICKETFLOW_") for name in os.environ):
         from ticketflow_orch.settings import unknown_variables
 

@@ -136,7 +136,7 @@ def _require_no_real_destinations() -> None:
 def decide(engine: Engine, first: Month) -> None:
     """Let the demo's organizations be paid from `first` on, by a provider of its own, in whatever process.
 
-    Whoever has decided from when on people are paid has decided it for the demo too.
+    A decision from when on people are paid, made before, holds for the demo too.
     """
     import os
 

@@ -17,7 +17,7 @@ def database(command: str, connections: int = 5, *, agreeing: bool = True) -> It
     """An engine on TicketFlow's database at the current schema, for as long as `command` runs.
 
     On the embedded server a schema that is behind is brought up to date, since nobody else would do it; elsewhere
-    that is a decision of whoever runs the server. From then on this process has the month and zone of the database.
+    that is a decision of those who run the server. From then on this process has the month and zone of the database.
     Who changes what decides, or says how it is, need not be `agreeing` with it.
 
     Raises:

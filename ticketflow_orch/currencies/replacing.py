@@ -86,7 +86,7 @@ def replace_currency(engine: Engine, whose: Whose, terms: Terms, by: str) -> Rep
 
     One transaction. A repeat does nothing that is done already: the month's decision stands, and each organization's
     balance is converted once a month. Among several organizations those that cannot be converted are left out. `by` is
-    the name of whoever decided it.
+    the name of the person who decided it.
 
     Raises:
         InputError: an organization or a currency is unknown, the month or a later one is settled, the one organization
@@ -262,7 +262,7 @@ _SETTLED = text("""
 """)
 
 # Remaining is what the books carry and what waits to come into them. It is divided exactly and rounded once, half-up on
-# magnitude. Whoever left before and is owed nothing has nothing to replace.
+# magnitude. An organization that left before and is owed nothing has nothing to replace.
 _REPLACING = text(f"""
     CREATE TEMPORARY TABLE replacing ON COMMIT DROP AS
     WITH member AS MATERIALIZED (

@@ -60,7 +60,7 @@ def tell_stories(engine: Engine, first: Month, last: Month) -> None:
 def leave_work(engine: Engine, last: Month, by: str, home: Path) -> None:
     """Leave late sales, a parked organization and a month that fails, once; corrections of it go to `home`.
 
-    `last` is the data set's last month, `by` the name of whoever parks. What was done before is left as it is.
+    `last` is the data set's last month, `by` the name of the person who parks. What was done before is left as it is.
     """
     with engine.connect() as connection:
         done = _is_imported(connection, _MISREAD)

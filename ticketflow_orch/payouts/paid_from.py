@@ -124,7 +124,7 @@ def set_paid_from(
         "by": by,
     }
     with _allowed(), transaction(engine) as connection:
-        # A closing that begins later sees the change, and none is under way.
+        # A closing that begins later sees the change, and none is running.
         connection.execute(text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"))
         _require_change(connection, month, organization)
         _require_no_closing(connection)

@@ -1,7 +1,7 @@
 """What the provider calls our payouts, and where it calls two by one name: one transfer would answer for both.
 
-Whoever writes down a reference of the provider tells of it here. What was told of stays listed until all but one of
-those payouts were returned, or have a reference of their own.
+Code that writes down a reference of the provider alerts about it here. What was alerted stays listed until all but one
+of those payouts were returned, or have a reference of their own.
 """
 
 from __future__ import annotations

@@ -304,7 +304,7 @@ _WRITE = text(f"""
         SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true
 """)
 
-# A chunk sees who is parked, or the parking sees the chunk: whoever parks waits for it, and it for them.
+# A chunk sees who is parked, or the parking sees the chunk: each waits for the other.
 NOBODY_IS_PARKED_MEANWHILE = text("LOCK TABLE parked_organization IN SHARE MODE")
 
 _ANOMALOUS = text("""

@@ -34,7 +34,7 @@ CREATE TABLE installation_change (
     changed_role text NOT NULL DEFAULT current_user
 );
 
--- Whoever changes it, a change is kept with its instant by the database's clock.
+-- By whatever role, a change is kept with its instant by the database's clock.
 CREATE FUNCTION installation_change_kept() RETURNS trigger LANGUAGE plpgsql
 SET search_path = pg_catalog, public, pg_temp AS $$
 BEGIN

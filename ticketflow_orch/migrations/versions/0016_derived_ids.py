@@ -9,7 +9,7 @@ holds a number of a sequence: after a restore the same number is another row.
 Ids that grow with time (0007) kept the newest side by side in their index. These do not: a chunk touches as many of its
 pages as it has rows. Keys are as scattered in the index beside it, and both are as long as the retention lets them be.
 
-Rows that are there keep their ids and keys. Whoever leaves an id out gets the derived one; another one is refused, a
+Rows that are there keep their ids and keys. An id that is left out becomes the derived one; another one is refused, a
 statement at a time. A run of the version before that names ids itself fails once, and the next run does its work.
 """
 

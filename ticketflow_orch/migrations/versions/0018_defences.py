@@ -1,4 +1,4 @@
-"""The database defends itself, whatever a session brings along and whoever writes past the code.
+"""The database defends itself, whatever a session brings along and whatever writes past the code.
 
 Functions look where the tables are, never into a session's temporary ones. Who closed a month stays written; no guard
 is asked about a snapshot that is older than what it guards; nothing asks for money that no payout owes; and events
