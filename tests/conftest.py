@@ -104,9 +104,7 @@ def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedSe
     }
     server = EmbeddedServer(scratch / request.param, SERVERS[request.param], parameters)
     server.start()
-    run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")
-    migrate(server.url(TEMPLATE))
-    _decide(server.url(TEMPLATE))
+    make_template(server)
     yield server
     server.remove()
 
@@ -160,9 +158,11 @@ def fresh_database(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator
         run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
-def _decide(url: URL) -> None:
-    """Let a database have what the environment says, and pay from the first month on."""
-    engine = connect_engine(url, "pytest setup", connections=1)
+def make_template(server: EmbeddedServer) -> None:
+    """A migrated database that tests copy, which has what the environment says, and pays from the first month on."""
+    run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")
+    migrate(server.url(TEMPLATE))
+    engine = connect_engine(server.url(TEMPLATE), "pytest setup", connections=1)
     decided = Settings(payouts_from=os.environ["TICKETFLOW_FIRST_MONTH"])
     adopt(engine, decided, "the suite")
     adopt_routes(engine, decided, "the suite")

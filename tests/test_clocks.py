@@ -30,7 +30,7 @@ from tests.books import (
     settle_and_close,
     state_of,
 )
-from tests.conftest import FAKETIME, TEMPLATE, fresh_database, run_sql
+from tests.conftest import FAKETIME, TEMPLATE, fresh_database, make_template, run_sql
 from tests.oracle import expected, posted, without_zeros
 from tests.payable import request
 from tests.rows import add_movement, add_organization, add_void, instant
@@ -42,7 +42,6 @@ from ticketflow_orch.books.periods import IncompleteClosingError
 from ticketflow_orch.database import clocks, connect_engine
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month
 from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.settlement.due import late_months
@@ -103,8 +102,7 @@ def clocked(scratch: Path) -> Iterator[tuple[EmbeddedServer, Clocks]]:
         for name, value in variables.items():
             environment.setenv(name, value)
         server.start()
-    run_sql(server.url(), f"CREATE DATABASE {TEMPLATE}")
-    migrate(server.url(TEMPLATE))
+    make_template(server)
     yield server, wrong
     server.remove()
 
