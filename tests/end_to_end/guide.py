@@ -276,7 +276,7 @@ def explain(walk: Walk) -> None:
     walk.shown()
     open_asset(walk.page, "explanation", "Events")
     walk.sees(f"({THEATRE}), {FIRST}, closed:")
-    walk.sees_row("currency opening net returned due payable closing")
+    walk.sees_row("currency opening net returned settled elsewhere due payable closing")
     walk.picture("explanation")
     assert "Lines by rate" in walk.run(f"ticketflow explain {THEATRE} {FIRST}")
 
