@@ -249,6 +249,7 @@ def release(walk: Walk) -> None:
     expect(cells.nth(CONFIRMED)).to_have_text(re.compile(r"\d"))
     walk.picture("payouts")
     assert "CONFIRMED" in walk.run(f"ticketflow payouts list --month {CLOSED}")
+    assert "No movement looks wrong." in walk.run("ticketflow anomalies list")
 
 
 def find_a_statement(walk: Walk) -> None:
