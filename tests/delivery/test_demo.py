@@ -13,23 +13,13 @@ from sqlalchemy import Engine
 from tests.delivery.messages import message, no_commit
 from tests.payable import close_with, request, rows
 from tests.rows import add_organization
+from ticketflow_orch.cli.demo import DELIVERY
 from ticketflow_orch.delivery import Message, Verdict
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.delivery.demo import DemoProvider
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.relay import drain
 from ticketflow_orch.settings import Settings
-
-CONFIGURATION = """
-[destinations.file]
-transport = "file"
-[destinations.provider]
-transport = "demo"
-[routes.default]
-destination = "file"
-[routes.PayoutRequested]
-destination = "provider"
-"""
 
 
 def payout(organization: str) -> Message:
@@ -59,7 +49,7 @@ def test_a_payout_of_a_real_organization_is_never_confirmed(tmp_path: Path) -> N
 def test_a_payout_that_the_relay_sends_is_confirmed_with_its_reference(engine: Engine, tmp_path: Path) -> None:
     close_with(engine, [(add_organization(engine, external_ref="demo-1"), "EUR", 500)])
     request(engine)
-    (tmp_path / "delivery.toml").write_text(CONFIGURATION, "utf-8")
+    (tmp_path / "delivery.toml").write_text(DELIVERY, "utf-8")
     delivery = read_delivery(Settings(home=tmp_path), {})
     assert drain(engine, delivery, KINDS, budget=60).delivered >= 1
     delivery.close()
