@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import random
@@ -92,8 +93,12 @@ def _is_plenty(memory: Path) -> bool:
 
 
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedServer]:
-    """A running cluster, with a migrated template database."""
+def clusters(scratch: Path) -> Iterator[Callable[[str], EmbeddedServer]]:
+    """Starts the cluster of a version when it is first asked for; each runs until the end.
+
+    A fixture with a parameter is made anew whenever the version changes, which is twice in most files.
+    """
+    started: dict[str, EmbeddedServer] = {}
     # Autovacuum is a session that comes when it likes, and holds locks and snapshots that some tests count.
     parameters = {
         **DEFAULT_PARAMETERS,
@@ -102,11 +107,24 @@ def server(request: pytest.FixtureRequest, scratch: Path) -> Iterator[EmbeddedSe
         "max_connections": "200",
         "autovacuum": "off",
     }
-    server = EmbeddedServer(scratch / request.param, SERVERS[request.param], parameters)
-    server.start()
-    make_template(server)
-    yield server
-    server.remove()
+
+    def cluster(version: str) -> EmbeddedServer:
+        if version not in started:
+            server = EmbeddedServer(scratch / version, SERVERS[version], parameters)
+            server.start()
+            make_template(server)
+            started[version] = server
+        return started[version]
+
+    yield cluster
+    for server in started.values():
+        server.remove()
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest, clusters: Callable[[str], EmbeddedServer]) -> EmbeddedServer:
+    """A running cluster, with a migrated template database."""
+    return clusters(request.param)
 
 
 @pytest.fixture
@@ -151,11 +169,12 @@ def forgotten_instances() -> Iterator[None]:
 def fresh_database(server: EmbeddedServer, template: str = TEMPLATE) -> Iterator[URL]:
     """The URL of a copy of `template`, which is gone when the block ends."""
     name = f"test_{uuid.uuid4().hex[:12]}"
-    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {template}")
+    administrator = _administrator(server.url())
+    _execute(administrator, f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY file_copy")
     try:
         yield server.url(name)
     finally:
-        run_sql(server.url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        _execute(administrator, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 def make_template(server: EmbeddedServer) -> None:
@@ -170,8 +189,18 @@ def make_template(server: EmbeddedServer) -> None:
 
 
 def run_sql(url: URL, statement: str) -> None:
-    """Run one statement outside a transaction."""
+    """Run one statement outside a transaction, in a session of its own."""
     engine = connect_engine(url, "pytest setup", connections=1)
+    _execute(engine, statement)
+    engine.dispose()
+
+
+@functools.cache
+def _administrator(url: URL) -> Engine:
+    """The session that makes and drops databases: opening one for each costs more than either."""
+    return connect_engine(url, "pytest setup", connections=1)
+
+
+def _execute(engine: Engine, statement: str) -> None:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text(statement))
-    engine.dispose()
