@@ -191,7 +191,8 @@ class BackOffice:
         while not (seen := look()):
             assert self.process.poll() is None, f"`ticketflow ui` has ended:\n{self.last_words()}"
             assert time.monotonic() < deadline, f"waited {patience:g} s for {what} in vain:\n{self.last_words()}"
-            time.sleep(0.2)
+            # A look is a query of the web server, which works beside what is waited for.
+            time.sleep(0.5)
         return seen
 
     def last_words(self) -> str:

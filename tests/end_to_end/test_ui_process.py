@@ -97,11 +97,11 @@ def query(port: int, text: str) -> Any:
         return json.load(response)["data"]
 
 
-def wait_until(condition: Callable[[], object], seconds: float) -> None:
+def wait_until(condition: Callable[[], object], seconds: float, every: float = 0.05) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come about in time"
-        time.sleep(0.05)
+        time.sleep(every)
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
@@ -144,7 +144,7 @@ def test_ctrl_c_ends_a_run_in_progress_and_everything_else_within_five_seconds(h
     port = free_port()
     with started(sys.executable, "-c", SERVE, str(port)) as process:
         assert query(port, LAUNCH)["launchPipelineExecution"]["__typename"] == "LaunchRunSuccess"
-        wait_until(lambda: runs(port) == [("STARTED", False)], 60)
+        wait_until(lambda: runs(port) == [("STARTED", False)], 60, every=0.5)
         processes = everything_of(process, home)
 
         os.killpg(process.pid, signal.SIGINT)
@@ -159,7 +159,7 @@ def test_after_a_crash_what_is_left_is_named_and_the_run_that_went_down_is_retri
     port = free_port()
     with started(sys.executable, "-c", SERVE, str(port)) as process:
         query(port, LAUNCH)
-        wait_until(lambda: runs(port) == [("STARTED", False)], 60)
+        wait_until(lambda: runs(port) == [("STARTED", False)], 60, every=0.5)
         leaders = psutil.Process(process.pid).children()
         processes = everything_of(process, home)
 
@@ -175,7 +175,7 @@ def test_after_a_crash_what_is_left_is_named_and_the_run_that_went_down_is_retri
                 each.kill()
 
     with started(sys.executable, "-c", SERVE, str(port)):
-        wait_until(lambda: runs(port) == [("STARTED", True), ("FAILURE", False)], 60)
+        wait_until(lambda: runs(port) == [("STARTED", True), ("FAILURE", False)], 60, every=0.5)
 
 
 def test_the_real_location_comes_up_with_schedules_on_and_no_second_one_beside_it(home: Path) -> None:
