@@ -30,7 +30,9 @@ def browsing(chromium: str, address: str) -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
         try:
-            page = browser.new_page(base_url=address, viewport={"width": 1440, "height": 900})
+            page = browser.new_page(
+                base_url=address, viewport={"width": 1440, "height": 900}, reduced_motion="reduce"
+            )  # fmt: skip
             page.set_default_timeout(PATIENCE)
             # What is expected has a bound of its own.
             expect.set_options(timeout=PATIENCE)

@@ -11,7 +11,7 @@ from tests.end_to_end import sales
 from tests.end_to_end.back_office import Backfill, BackOffice, opened
 from tests.end_to_end.chain import ChainOffice, backfill_chain, provider_office
 
-BACKFILLED = [f"2024-{number:02d}" for number in range(1, 7)]
+BACKFILLED = [f"2024-{number:02d}" for number in range(2, 6)]
 BAD_MONTH = "2024-04"
 CHAINED = ["2025-01", "2025-02", "2025-03"]
 
@@ -33,7 +33,7 @@ def fresh_office(scratch: Path) -> Iterator[BackOffice]:
 
 @pytest.fixture(scope="module")
 def first_backfill(fresh_office: BackOffice) -> Backfill:
-    """Six months, one of which holds amounts that no ledger entry can hold."""
+    """Four months, one of which holds amounts that no ledger entry can hold."""
     sales.flood(fresh_office.engine, BAD_MONTH)
     return fresh_office.backfill(BACKFILLED)
 

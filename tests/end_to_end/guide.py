@@ -144,7 +144,10 @@ def see_the_board(walk: Walk) -> None:
     walk.sees("1 organization parked.")
     walk.sees(f"{CLOSED}: late money of 1 organization waits to be posted.")
     walk.sees_row(f"{FIRST} open settle it")
-    walk.page.get_by_role("img", name=f"to {LAST}").wait_for()
+    months = walk.page.get_by_role("img", name=f"to {LAST}")
+    # Visible is not loaded; complete, but without a width, is one that could not be.
+    expect(months).to_have_js_property("complete", True)
+    expect(months).not_to_have_js_property("naturalWidth", 0)
     walk.picture("board")
 
 
@@ -177,6 +180,7 @@ def settle_a_span(walk: Walk) -> None:
 
 def fix_a_month(walk: Walk) -> None:
     open_month(walk.page, "monthly_settlement", LAST)
+    walk.sees(re.compile("failed, and did not materialize this asset"))
     walk.page.locator("a[href*='/runs/']").first.click()
     walk.page.wait_for_url("**/runs/*")
     walk.sees(re.compile(f"organizations are parked in {LAST} and .* fails too"))

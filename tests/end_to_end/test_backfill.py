@@ -1,6 +1,4 @@
-"""A backfill in a fresh back office, one month of it bad; months that are mended, killed, refused; and an analyst at
-the screen, who launches one by clicking, sees it go green and looks at what a month came to.
-"""
+"""A backfill in a fresh back office, one month of it bad; months that are mended, killed, refused."""
 
 from __future__ import annotations
 
@@ -8,26 +6,18 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 import pytest
-from playwright.sync_api import Page, expect
-from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 from sqlalchemy import text
 
-from tests.end_to_end.back_office import ASSET, BIN, Backfill, BackOffice
-from tests.end_to_end.browser import backfill, browsing, installed, open_month
+from tests.end_to_end.back_office import BIN, Backfill, BackOffice
 from tests.end_to_end.conftest import BACKFILLED, BAD_MONTH
-from tests.end_to_end.sales import ORGANIZATIONS, drain, due, flood, posted
+from tests.end_to_end.sales import ORGANIZATIONS, drain, due, posted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-GREEN = re.compile("^Materialized$")
-RED = re.compile("failed, and did not materialize this asset")
 
 # More than the patience of what a test waits for, the first backfill with it.
 pytestmark = pytest.mark.timeout(900)
@@ -145,47 +135,3 @@ def runs_that_posted(office: BackOffice, month: str) -> set[str]:
             text("SELECT DISTINCT run_id FROM ledger_entry WHERE month = :month"), {"month": f"{month}-01"}
         )
         return set(found.scalars())
-
-
-@pytest.fixture
-def page(office: BackOffice) -> Iterator[Page]:
-    chromium = installed()
-    if chromium is None:
-        pytest.skip("there is no Chromium on this machine")
-    with browsing(chromium, office.address) as page:
-        page.goto("/")
-        yield page
-
-
-def test_three_months_are_backfilled_by_clicking_and_the_bad_one_is_red_alone(page: Page, office: BackOffice) -> None:
-    flood(office.engine, "2025-02")
-
-    backfill(page, ASSET, "[2025-01...2025-03]")
-
-    for month, sentence in (("2025-01", GREEN), ("2025-02", RED), ("2025-03", GREEN)):
-        office.wait_for(partial(says, page, month, sentence), f"{month} to say {sentence}")
-    open_month(page, ASSET, "2025-01")
-    shows_what_january_came_to(page)
-
-
-def says(page: Page, month: str, sentence: re.Pattern[str]) -> bool:
-    # Opened anew each time: the list of months follows what happens, what stands beside it does not.
-    open_month(page, ASSET, month)
-    with suppress(PlaywrightTimeoutError):
-        page.get_by_text(sentence).wait_for(timeout=5_000)
-        return True
-    return False
-
-
-def shows_what_january_came_to(page: Page) -> None:
-    """In sentences, tables and pictures."""
-    expect(page.get_by_text("2025-01: 20 rows settled in")).to_be_visible()
-    expect(page.get_by_role("cell", name="1,848.00", exact=True)).to_be_visible()
-    expect(page.get_by_role("row", name="EUR Hall 20 176.00 200.00 0.00 hall-20", exact=True)).to_be_visible()
-    months = page.get_by_role("img", name="to 2025-01")
-    expect(months).to_be_visible()
-    # Visible is not loaded; complete, but without a width, is one that could not be.
-    expect(months).to_have_js_property("complete", True)
-    expect(months).not_to_have_js_property("naturalWidth", 0)
-    for hidden in ("[Show Markdown]", "[Show JSON]"):
-        expect(page.get_by_text(hidden)).to_have_count(0)
