@@ -111,6 +111,9 @@ ARGUMENTS = [
     bad("payout", "payouts", "show", "p1"),
     bad("payout", "payouts", "hold", UNKNOWN, "--reason", "x"),
     bad("Name one payout by its reference, or a month", "payouts", "release"),
+    bad("'EURO' is no currency", "payouts", "release", "--month", "2026-01", "--currency", "EURO"),
+    bad("'EURO' is no currency", "payouts", "list", "--currency", "EURO"),
+    bad("Invalid value for '--limit'", "anomalies", "list", "--limit", "9" * 30),
     bad("Say with --reason why payout p1 is rejected", "payouts", "resolve", "p1", "--as", "rejected"),
     bad("Invalid value for '--as'", "payouts", "resolve", "p1", "--as", "lost"),
     bad("'e1'", "outbox", "show", "e1"),
@@ -133,6 +136,15 @@ ARGUMENTS = [
     bad("names a server of your own; only the embedded one is started and stopped here.", "db", "start"),
     bad("names a server of your own; only the embedded one is started and stopped here.", "db", "stop"),
     bad("cannot be written (No such file or directory)", "metrics", "--textfile", "/nowhere/x.prom"),
+    bad("The argument '' says nothing, most likely for a variable of the shell that is not set", "import", ""),
+    bad("The argument '' says nothing", "payouts", "release", ""),
+    bad("The argument '' says nothing", "payouts", "release", "--month", ""),
+    bad("The argument '' says nothing", "payouts", "from", ""),
+    bad("The argument ' ' says nothing", "settle", " "),
+    bad("The argument '--month=' says nothing", "late", "--month="),
+    bad("/ is a folder; name a file there.", "settle", "2026-01", "--dry-run", "--file", "/"),
+    bad("a-pipe is no ordinary file; name one", "settle", "2026-01", "--dry-run", "--file", "a-pipe"),
+    bad("a-pipe is no ordinary file; name one", "metrics", "--textfile", "a-pipe"),
     bad("Invalid value for '--months'", "demo", "--months", "0"),
     bad("Invalid value for '--port'", "ui", "--port", "99999"),
     bad("No such command", "setle", "2026-01"),
@@ -152,6 +164,15 @@ ENVIRONMENT = [
         FIXED_CLOCK="0001-01-01T00:00:00+14:00",
     ),
     bad("TICKETFLOW_MAIL_FROM='9999-12-31T23:59:59Z' is refused", "status", MAIL_FROM="9999-12-31T23:59:59Z"),
+    bad("TICKETFLOW_MAIL_FROM='20260101' is refused: write an instant in ISO 8601", "status", MAIL_FROM="20260101"),
+    bad("TICKETFLOW_FIXED_CLOCK='20260101' is refused", "settle", "2026-01", FIXED_CLOCK="20260101"),
+    bad("mail_from = '20260101' is refused", "installation", "set", "mail_from", "20260101"),
+    bad("TICKETFLOW_HOME is not UTF-8; write it in that encoding.", "status", HOME="h\udcff"),
+    bad(
+        "TICKETFLOW_DATABASE_URL has more than one @; write one that belongs to the password or role as %40.",
+        "status",
+        DATABASE_URL="postgresql://u:p@ss@127.0.0.1:1/d",
+    ),
     bad("TICKETFLOW_CHUNK_PAUSE='inf' is refused", "status", CHUNK_PAUSE="inf"),
     bad("TICKETFLOW_CHUNK_PAUSE='nan' is refused", "status", CHUNK_PAUSE="nan"),
     bad("TICKETFLOW_WRITER_WAIT='inf' is refused", "status", WRITER_WAIT="inf"),
@@ -209,6 +230,7 @@ def world(server: EmbeddedServer, scratch: Path) -> Iterator[World]:
         with running(settings(), asked=MIGRATING):
             home.mkdir(exist_ok=True)
         (home / "a-file").touch()
+        os.mkfifo(home / "a-pipe")
         database = DatabaseResource(url=url.render_as_string(hide_password=False))
         yield World(server, engine, url, home, build_definitions({"database": database}))
 
@@ -261,6 +283,19 @@ def test_what_makes_no_sense_is_refused_in_a_sentence_and_changes_nothing(
     assert case.said in " ".join(said.replace("│", " ").split())
     assert said.startswith("Usage") or said.count("\n") == 1
     assert contents(world.engine) == before
+
+
+def test_a_folder_that_is_gone_or_has_no_name_is_refused_in_a_sentence(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    at_home = {"TICKETFLOW_HOME": None}
+    for name, said in (("gone", "The folder in which this was started is gone"), ("caf\udce9", "is not UTF-8; set")):
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        if name == "gone":
+            folder.rmdir()
+        assert said in refusal(capfd, Bad(said, ["status"], at_home))
 
 
 FAR = [
@@ -348,11 +383,18 @@ def folder_of_parts(folder: Path) -> None:
     (folder / "events.csv").mkdir()
 
 
-def endless_cell(folder: Path) -> None:
-    rows = story()["organizations"]
-    columns = {name: [row[name] or None for row in rows] for name in rows[0]}
-    pq.write_table(pa.table(columns | {"name": ["a" * (2 << 20)] * 2}), folder / "organizations.parquet")
-    (folder / "organizations.csv").unlink()
+def organizations_as_parquet(name: pa.Array, change: Callable[[bytes], bytes] = bytes) -> Spoil:
+    """Pack the organizations as Parquet, all with other names, and change its bytes."""
+
+    def spoil(folder: Path) -> None:
+        rows = story()["organizations"]
+        columns = {key: [row[key] or None for row in rows] for key in rows[0]}
+        file = folder / "organizations.parquet"
+        pq.write_table(pa.table(columns | {"name": name}), file)
+        file.write_bytes(change(file.read_bytes()))
+        (folder / "organizations.csv").unlink()
+
+    return spoil
 
 
 UNSEEN = "which the eye cannot tell; take it out"
@@ -447,7 +489,18 @@ FILES: Mapping[str, tuple[Spoil, str]] = {
         "the row that starts on line 4 is longer than 1,048,576 bytes",
     ),
     "a header without an end": (rewritten(lambda _: b"x" * (2 << 20)), "the row that starts on line 1 is longer than"),
-    "a cell without an end": (endless_cell, "holds a cell of 2,097,152 bytes in the column 'name'"),
+    "a cell without an end": (
+        organizations_as_parquet(pa.array(["a" * (2 << 20)] * 2)),
+        "holds a cell of 2,097,152 bytes in the column 'name'",
+    ),
+    "Latin-1 in Parquet": (
+        organizations_as_parquet(pa.array([b"\xd1"] * 2).view(pa.string())),
+        "organizations.parquet holds the byte 0xd1 in the column 'name', which is not UTF-8; write its text in UTF-8.",
+    ),
+    "a broken page of Parquet": (
+        organizations_as_parquet(pa.array(["a"] * 2), lambda data: data[:10] + b"\xff" * 50 + data[60:]),
+        "organizations.parquet is not a readable Parquet file (",
+    ),
     "old line ends": (
         rewritten(lambda data: data.replace(b"\n", b"\r")),
         "ends its lines with carriage returns alone; save it with line feeds",
@@ -466,6 +519,10 @@ FILES: Mapping[str, tuple[Spoil, str]] = {
     ),
     "a bell": (added("reservations", external_ref="r\a1"), f"holds U+0007 (control character), {UNSEEN}"),
     "a tab": (cell("money_movements", 1, reservation_ref="r\t1"), f"holds U+0009 (control character), {UNSEEN}"),
+    "an accent of its own": (
+        added("organizations", external_ref="caf\u0065\u0301"),
+        "holds letters and marks that one character stands for; write it in Unicode's normal form NFC",
+    ),
     "right to left": (
         added("organizations", external_ref="o\u202e1"),
         f"holds U+202E (right-to-left override), {UNSEEN}",

@@ -38,7 +38,7 @@ from tests.payable import pay_from, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import begin_pass, execute, refusal
 from tests.test_settlement import NOW, ledger, settle
-from ticketflow_orch import cli
+from ticketflow_orch import books, cli
 from ticketflow_orch.currencies.replacing import Replaced, preview_replacement, replace_currency
 from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine
@@ -48,6 +48,7 @@ from ticketflow_orch.importing import import_folder
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import read_obstacles
+from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.settlement.dry_run import dry_run
 
 DECEMBER = JANUARY.previous()
@@ -300,6 +301,89 @@ def test_a_repeat_does_nothing(engine: Engine) -> None:
     assert rows(engine, "SELECT external_ref, reason FROM money_movement WHERE kind = 'MANUAL' AND amount < 0") == [
         ("currency-replaced:2026-01:BGN:EUR:out:theatre", "EUR replaces BGN: 1 EUR = 1.95583 BGN")
     ]
+
+
+def test_what_closed_books_have_not_taken_in_is_not_converted_again(engine: Engine) -> None:
+    theatre, opera = carry_bgn(engine), add_theatre(engine, external_ref="opera")
+    add_opening_balance(engine, opera, 1_000, "BGN")
+    assert (replace(engine).before, replace(engine, "opera").before) == (2_640, 1_000)
+    for ref in ("theatre", "opera"):
+        park(engine, ref, "dispute", "eva", JANUARY)
+    settle_and_close(engine, JANUARY)
+    for ref in ("theatre", "opera"):
+        assert (replace(engine, ref).converted, replace(engine, ref).already) == (0, 1)
+        unpark(engine, ref, "eva")
+        assert replace(engine, ref).converted == 0
+    settle_and_close(engine, FEBRUARY)
+    assert balances(engine, "organization_id", "currency", "due", where="month = '2026-02-01'") == [
+        (theatre, "BGN", 0), (theatre, "EUR", 1_350), (opera, "BGN", 0), (opera, "EUR", 511),
+    ]  # fmt: skip
+    assert replace(engine).already == 0
+
+
+def test_a_conversion_that_came_too_late_for_the_books_of_its_month_is_not_repeated(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_minimum(engine, 100_000, "BGN")
+    add_movement(engine, add_theatre(engine), 3_000, "2025-12-20T10:00", currency="BGN")
+    settle_and_close(engine, Month(2025, 11))
+    assert replace(engine).decided == 1
+    settle_and_close(engine, DECEMBER)
+    settle(engine, JANUARY)
+    begin = books.begin
+
+    def converted_meanwhile(*arguments: Any) -> None:
+        assert replace(engine).converted == 1
+        begin(*arguments)
+
+    monkeypatch.setattr(books, "begin", converted_meanwhile)
+    close(engine, JANUARY)
+    monkeypatch.undo()
+    assert balances(engine, "currency", "closing", where="month = '2026-01-01'") == [("BGN", 2_640), ("EUR", 0)]
+    assert (replace(engine).converted, replace(engine).already) == (0, 1)
+    settle(engine, FEBRUARY)
+    assert replace(engine).converted == 0
+    close(engine, FEBRUARY)
+    assert balances(engine, "currency", "due", where="month = '2026-02-01'") == [("BGN", 0), ("EUR", 1_350)]
+    assert (replace(engine).converted, replace(engine).already) == (0, 0)
+
+
+def test_what_was_converted_into_another_currency_is_converted_anew_only_when_that_is_voided(engine: Engine) -> None:
+    theatre = carry_bgn(engine)
+    replace(engine, new="USD", rate="0.6")
+    for new in ("EUR", "BGN"):
+        with pytest.raises(
+            InputError, match=r"'theatre' is not converted: what it was owed in BGN became USD in 2026-01"
+        ):
+            replace(engine, new=new)
+    assert conversions(engine) == [(theatre, "BGN", -2_640), (theatre, "USD", 4_400)]
+    execute(
+        engine,
+        """
+        INSERT INTO money_movement (external_ref, organization_id, kind, is_void, reverses_id, currency, amount,
+            commission_rate_bps, commission_tax_bps, reason, occurred_at)
+        SELECT external_ref || '-void', organization_id, kind, true, id, currency, -amount, 0, 0, 'wrong', occurred_at
+        FROM money_movement WHERE kind = 'MANUAL'
+        """,
+    )
+    assert (replace(engine).before, replace(engine).already) == (2_640, 1)
+    settle_and_close(engine, JANUARY)
+    assert balances(engine, "currency", "due", where="month = '2026-01-01'") == [("BGN", 0), ("EUR", 1_350), ("USD", 0)]
+
+
+def test_a_decision_is_taken_back_while_its_month_is_not_settled(engine: Engine) -> None:
+    carry_bgn(engine)
+    assert replace(engine, from_month="2026-03").decided == 1
+    back = {"new": "BGN", "rate": "1"}
+    with pytest.raises(InputError, match="BGN is the currency in 2025-12 already"):
+        replace(engine, **back)
+    execute(engine, "UPDATE currency SET last_day = NULL WHERE code = 'BGN'")
+    assert replace(engine, from_month="2026-03", **back).decided == 1
+    with pytest.raises(InputError, match="BGN is the currency in 2026-02 already"):
+        replace(engine, from_month="2026-03", **back)
+    settle_and_close(engine, JANUARY, FEBRUARY, MARCH)
+    assert {currency for (currency,) in rows(engine, "SELECT currency FROM ledger_entry")} == {"BGN"}
+    assert conversions(engine) == []
 
 
 def test_what_comes_back_later_is_converted_with_it(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from pathlib import Path
@@ -142,6 +143,11 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(engine: Engine, tmp_pa
     for path in tmp_path.iterdir():
         path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert import_folder(engine, tmp_path, FIRST).new.total == 16
+
+
+def test_a_folder_whose_name_is_not_utf_8_is_read_and_named_with_escapes(engine: Engine, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / os.fsdecode(b"caf\xe9"), story())
+    assert import_folder(engine, folder, FIRST).source == f"{tmp_path}/caf\\udce9"
 
 
 def test_a_missing_file_means_nothing_of_that_kind(engine: Engine, tmp_path: Path) -> None:

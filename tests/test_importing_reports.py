@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,24 @@ def test_a_file_of_problems_that_cannot_be_written_is_refused_before_anything_is
     assert counts(engine) == EMPTY
 
 
+def test_problems_take_the_place_of_no_file_of_the_import_and_of_no_device(engine: Engine, tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "in", story())
+    events = folder / "events.csv"
+    before = events.read_bytes()
+    for file in (events, tmp_path / "in" / ".." / "in" / "events.csv"):
+        with pytest.raises(InputError, match="is a file of the import; name another one for the problems"):
+            import_folder(engine, folder, FIRST, problems=file)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="is no ordinary file; name one"):
+        import_folder(engine, folder, FIRST, problems=tmp_path / "pipe")
+    assert (events.read_bytes(), counts(engine)) == (before, EMPTY)
+    link = tmp_path / "link.csv"
+    link.symlink_to(tmp_path / "problems.csv")
+    import_folder(engine, folder, FIRST, problems=link)
+    assert link.is_symlink()
+    assert (tmp_path / "problems.csv").read_text() == "file,line,column,value,reason\n"
+
+
 @pytest.mark.every_server
 def test_a_check_does_all_and_leaves_nothing(engine: Engine, tmp_path: Path) -> None:
     folder = write_folder(tmp_path, story())
@@ -129,13 +148,20 @@ def test_a_folder_of_headers_is_said_to_hold_no_rows(engine: Engine, tmp_path: P
     assert str(import_folder(engine, folder, FIRST)) == f"Nothing new in {tmp_path}: there are no rows."
 
 
-def test_instants_far_from_now_are_let_in_and_said(engine: Engine, tmp_path: Path) -> None:
+def test_instants_days_and_months_far_from_now_are_let_in_and_said(engine: Engine, tmp_path: Path) -> None:
     told = story()
+    for organization in told["organizations"]:
+        organization["payouts_from"] = ""
+    told["organizations"][0] |= {"joined_on": "1925-01-15", "payouts_from": "2062-07"}
+    told["organizations"][1] |= {"left_on": "2206-06-30"}
     told["events"][1] |= {"starts_at": "1926-06-01T20:00:00Z"}
     told["events"][2] |= {"starts_at": "2206-06-01T20:00:00Z", "ends_at": "2206-06-01T22:00:00Z"}
     told["money_movements"][M_FEE]["occurred_at"] = "2206-05-01T10:05:00Z"
     result = import_folder(engine, write_folder(tmp_path, told), FIRST)
     assert result.notes == (
+        "organizations.csv: joined_on is far from now in 1 row (1925-01-15), the first on line 2.",
+        "organizations.csv: left_on is far from now in 1 row (2206-06-30), the first on line 3.",
+        "organizations.csv: payouts_from is far from now in 1 row (2062-07-01), the first on line 2.",
         "events.csv: starts_at is far from now in 2 rows (1926-06-01 to 2206-06-01), the first on line 3.",
         "events.csv: ends_at is far from now in 1 row (2206-06-01), the first on line 5.",
         "money_movements.csv: occurred_at is far from now in 1 row (2206-05-01), the first on line 7.",

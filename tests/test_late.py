@@ -65,6 +65,7 @@ def test_what_is_not_posted_yet_is_listed_for_each_organization_that_the_status_
     assert counted == {MARCH: 1, JANUARY: 1}
     with engine.connect() as connection:
         assert [one.amount for one in late_money(connection, FEBRUARY)] == [5]
+        assert [(one.amount, one.altogether) for one in late_money(connection, limit=1)] == [(11, 2)]
     settle(engine, FEBRUARY)
     settle(engine, MARCH)
     with engine.connect() as connection:

@@ -139,6 +139,8 @@ def test_an_event_whose_payout_is_there_is_decided_about_with_the_payout(engine:
         outbox_desk.resolve(connection, KINDS, key, "dropped", "ana")
     release(engine, Selection(reference=reference), "ana")
     assert deliver(engine)[1] == [], "released, and held again"
+    [line] = [line for line in said(engine) if "and asks for" in line]
+    assert f"then `ticketflow payouts resolve {reference} --as rejected --reason TEXT`" in line
     with transaction(engine) as connection:
         reject(connection, reference, "forged", "ana")
     assert [state for state, _ in events(engine)] == ["SUPPRESSED"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home, variables_for
-from tests.payable import MARCH, close_with, pay_from, request, requested_payout, rows
+from tests.payable import MARCH, close_with, owing, pay_from, request, requested_payout, rows
 from tests.rows import add_organization
 from tests.statements import deliver
 from tests.test_payouts_answers import CONFIRMED, recorded, said
@@ -49,6 +50,21 @@ def state(engine: Engine) -> tuple[str, str | None]:
     """The state of the one payout, and who decided."""
     [(found, by)] = rows(engine, "SELECT state, decided_by FROM payout")
     return found, by
+
+
+@pytest.mark.parametrize("option", ["--month=", "--month=2026-03 --currency=", "--month=2026-03 --currency=EURO"])
+def test_an_option_that_says_nothing_releases_nothing(engine: Engine, option: str) -> None:
+    owing(engine)
+    request(engine, review_first=True)
+    for command in ("release", "resolve --as again"):
+        assert re.match("'.*' is no(t a month| currency)", refusal(*command.split(), *option.split()))
+    assert state(engine) == ("HELD", None)
+
+
+def test_a_month_that_says_nothing_does_not_turn_payouts_off(engine: Engine) -> None:
+    pay_from(engine, MARCH)
+    assert refusal("from", "").startswith("'' is not a month")
+    assert rows(engine, "SELECT payouts_from FROM installation") == [(MARCH.first_day,)]
 
 
 def test_payouts_are_listed_by_what_is_asked_for(engine: Engine) -> None:

@@ -93,6 +93,8 @@ def parse_url(given: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
         raise InputError(f"{variable} is not a database URL; write it like {example}.") from None
     if url.get_backend_name() not in {"postgresql", "postgres"} or not url.database:
         raise InputError(f"{variable} must name a Postgres database; write it like {example}.")
+    if "@" in (url.host or ""):
+        raise InputError(f"{variable} has more than one @; write one that belongs to the password or role as %40.")
     return url
 
 

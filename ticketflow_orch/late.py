@@ -49,7 +49,7 @@ class LateAdjustments:
 class LateMoney:
     """What came late for a settled or closed month and is not posted yet: how many movements, their sum (minor units).
 
-    `posted_in`: the month whose next settlement posts it.
+    `posted_in`: the month whose next settlement posts it. `altogether`: how many of these there are, listed or not.
     """
 
     external_ref: str
@@ -59,6 +59,7 @@ class LateMoney:
     exponent: int
     movements: int
     amount: int
+    altogether: int
 
 
 def late_money(connection: Connection, month: Month | None = None, limit: int = 100) -> tuple[LateMoney, ...]:
@@ -67,7 +68,7 @@ def late_money(connection: Connection, month: Month | None = None, limit: int = 
     return tuple(
         LateMoney(
             row.external_ref, Month.of_day(row.month), Month.of_day(row.posted_in), row.currency, row.exponent,
-            row.movements, int(row.amount),
+            row.movements, int(row.amount), row.altogether,
         )
         for row in rows
     )  # fmt: skip
@@ -107,7 +108,7 @@ _UNREAD = text(f"""
         FROM unread CROSS JOIN open_month
         GROUP BY organization_id, unread.month, open_month.month, currency
     )
-    SELECT external_ref, waiting.*, exponent
+    SELECT external_ref, waiting.*, exponent, count(*) OVER () AS altogether
     FROM waiting
     JOIN organization ON organization.id = organization_id
     JOIN currency ON code = waiting.currency

@@ -258,7 +258,8 @@ _UNBACKED = text(f"""
     SELECT * FROM (
         SELECT event_id, event.state, occurred_at, event.id, {OBJECTION} AS objection,
             concat_ws(' ', payload ->> 'amount', payload ->> 'currency') AS asked,
-            CASE WHEN dedupe_key = 'PayoutRequested:' || public_id THEN 'ticketflow payouts reject ' || public_id
+            CASE WHEN dedupe_key = 'PayoutRequested:' || public_id
+                THEN 'ticketflow payouts resolve ' || public_id || ' --as rejected --reason TEXT'
                 ELSE 'ticketflow outbox resolve ' || event_id || ' --as dropped' END AS out
         FROM {PAYOUT_OF_EVENT}
         WHERE event_type = 'PayoutRequested' AND event.ended_at IS NULL AND event.available_at IS NULL

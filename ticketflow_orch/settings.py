@@ -40,6 +40,13 @@ def _seconds(value: object) -> object:
         raise ValueError("write a length of time in ISO 8601, such as PT30M or P1D, or in seconds") from None
 
 
+def _moment(value: object) -> object:
+    # Digits alone, such as 20260101, would be seconds since 1970 to pydantic.
+    if isinstance(value, str) and re.fullmatch(r"[-+]?[0-9.]+", value.strip()):
+        raise ValueError("write an instant in ISO 8601 with an offset, such as 2026-03-01T00:00:00+01:00")
+    return value
+
+
 def _in_reach(value: datetime) -> datetime:
     if not is_in_reach(value):
         raise ValueError("write an instant from 1970 to 9998")
@@ -85,7 +92,7 @@ _Span = Annotated[timedelta, AfterValidator(_within_a_century), BeforeValidator(
 Length = Annotated[_Span, Field(ge=timedelta(0))]
 Retention = Annotated[_Span, AfterValidator(_longer_than_a_month)]
 Lead = Annotated[_Span, Field(gt=timedelta(0))]
-Moment = Annotated[AwareDatetime, AfterValidator(_in_reach)]
+Moment = Annotated[AwareDatetime, AfterValidator(_in_reach), BeforeValidator(_moment)]
 # Of how a settlement is carried out: what a database and a clock can take.
 BOUNDS: Mapping[str, tuple[float, float]] = {
     "chunk_size": (1, 10_000_000),
@@ -214,8 +221,12 @@ def settings() -> Settings:
 
 def read_settings() -> Settings:
     """The settings as the environment stands now; see `settings`."""
+    for name, value in os.environ.items():
+        if name.upper().startswith(_PREFIX) and not _is_text(value):
+            # Its value may hold a password.
+            raise InputError(f"{name} is not UTF-8; write it in that encoding.")
     try:
-        return Settings()
+        found = Settings()
     except ValidationError as error:
         first = error.errors()[0]
         variable = f"TICKETFLOW_{str(first['loc'][0]).upper()}"
@@ -223,6 +234,22 @@ def read_settings() -> Settings:
         raise InputError(f"{variable}={first['input']!r} is refused: {fault}.") from None
     except InputError as error:
         raise InputError(f"A TICKETFLOW_ variable is refused: {error}") from None
+    try:
+        home = str(found.home.absolute())
+    except FileNotFoundError:
+        raise InputError("The folder in which this was started is gone; change to another one.") from None
+    if not _is_text(home):
+        raise InputError(f"The folder {home!a} is not UTF-8; set TICKETFLOW_HOME to one whose whole path is.")
+    return found
+
+
+def _is_text(value: str) -> bool:
+    """Whether no bytes of another encoding stand in it, which neither a database nor a page can show."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def parse_setting(name: str, value: str) -> str | datetime | bool | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -59,6 +60,9 @@ _CLOSED = {
     errno.EEXIST: "set TICKETFLOW_HOME to a folder",
     errno.ENOTDIR: "set TICKETFLOW_HOME to a folder",
 }
+
+# An option, and nothing after its equals sign.
+_NOTHING_GIVEN = re.compile(r"--[a-z-]+=\s*")
 
 
 app = typer.Typer(
@@ -153,8 +157,13 @@ def main() -> None:
 
 
 def _refuse_unreadable(arguments: Sequence[str]) -> None:
-    """Raise InputError for what no text is: bytes of another encoding, which neither a database nor a page can show."""
+    """Raise InputError for what names nothing: bytes of another encoding, or nothing at all."""
     for argument in arguments:
+        if not argument.strip() or _NOTHING_GIVEN.fullmatch(argument):
+            raise InputError(
+                f"The argument {argument!r} says nothing, most likely for a variable of the shell that is not set; "
+                "fill it in, or leave it out."
+            )
         try:
             argument.encode()
         except UnicodeEncodeError:

@@ -17,7 +17,7 @@ app = typer.Typer(
 @app.command("list")
 def list_(
     organization: Annotated[str | None, typer.Option(metavar="REF", help="Only this organization's.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many to list.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many to list.")] = 100,
     *,
     accepted: Annotated[bool, typer.Option("--accepted", help="Also what somebody has accepted.")] = False,
 ) -> None:

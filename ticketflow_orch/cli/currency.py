@@ -39,6 +39,7 @@ def replace(
 
     What closed books carry is taken out in the old currency and put in in the new one by two MANUAL movements in the
     first month that is not closed. Repeat it for what comes later in the old currency; what is done is not done twice.
+    With the old currency as the new one, a decision is taken back.
     Exit code 1 when some of several organizations are left out.
     """
     from ticketflow_orch.cli.session import database
@@ -71,10 +72,9 @@ def _show(replaced: Replaced) -> None:
         return written_out(amount, replaced.new_exponent)
 
     if replaced.decided:
-        typer.echo(
-            f"From {terms.from_month} on {new} is the currency of {counted(replaced.decided, 'organization')} instead "
-            f"of {old}."
-        )
+        whose = counted(replaced.decided, "organization")
+        instead = "again" if new == old else f"instead of {old}"
+        typer.echo(f"From {terms.from_month} on {new} is the currency of {whose} {instead}.")
     if replaced.converted:
         typer.echo(
             f"In {replaced.dated}, at 1 {new} = {terms.rate.normalize():f} {old}: {before(replaced.before)} {old} of "
@@ -86,8 +86,11 @@ def _show(replaced: Replaced) -> None:
         )
         _say_more(replaced.converted - len(replaced.shown))
     if replaced.already:
-        typer.echo(f"{counted(replaced.already, 'organization')} converted in {replaced.dated} before.")
-    if replaced.why_not_yet:
+        typer.echo(
+            f"{counted(replaced.already, 'organization')} converted before. What is left is converted by the same "
+            "command when closed books have taken that in."
+        )
+    if replaced.why_not_yet and new != old:
         typer.echo(f"Nothing is converted yet, because {replaced.why_not_yet}.")
     elif replaced.changes_nothing and not replaced.left_out:
         typer.echo(f"There is nothing to do: the currency is {new}, and closed books carry nothing else in {old}.")

@@ -37,7 +37,9 @@ destination = "provider"
 
 
 def demo(
-    organizations: Annotated[int, typer.Option(min=10, help="How many organizations the data set has.")] = 400,
+    organizations: Annotated[
+        int, typer.Option(min=10, max=1_000_000, help="How many organizations the data set has.")
+    ] = 400,
     months: Annotated[int, typer.Option(min=1, max=120, help="How many months it spans.")] = 12,
     *,
     finished: Annotated[bool, typer.Option("--finished", help="Settle, close and pay every month.")] = False,
@@ -201,6 +203,7 @@ def _following(month: Month | str) -> list[str]:
 
 def _work(engine: Engine, now: datetime, first_month: Month, misread: str) -> Iterator[tuple[str, str, str]]:
     """Each piece of work that is left: where, what it is, the command that does it; `misread`: the month that fails."""
+    import shlex
     from pathlib import Path
 
     from ticketflow_orch.counts import counted
@@ -221,7 +224,7 @@ def _work(engine: Engine, now: datetime, first_month: Month, misread: str) -> It
     if is_misread(engine):
         folder = corrections(settings().home.absolute())
         shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        yield misread, "fails: a file was misread", f"ticketflow import {shown}"
+        yield misread, "fails: a file was misread", f"ticketflow import {shlex.quote(str(shown))}"
     for month, organizations in late.items():
         yield str(month), f"closed, and late money of {counted(organizations, 'organization')}", "ticketflow late"
     for one in parked:

@@ -41,6 +41,8 @@ def late(
                 for one in waiting
             ),
         )
+        if (more := waiting[0].altogether - len(waiting)) > 0:
+            typer.echo(f"{more:,} more are not listed; name a larger --limit.", err=True)
         typer.echo()
     if not found.listed:
         if not waiting:

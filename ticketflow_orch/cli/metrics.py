@@ -29,6 +29,7 @@ def metrics(
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.metrics import TicketFlowCollector
     from ticketflow_orch.settings import settings
+    from ticketflow_orch.targets import ordinary_file
 
     if textfile is not None and serve is not None:
         raise InputError("Name --textfile or --serve, not both.")
@@ -42,7 +43,7 @@ def metrics(
             typer.echo(generate_latest(registry).decode("utf-8"), nl=False)
         else:
             try:
-                write_to_textfile(str(textfile), registry)
+                write_to_textfile(str(ordinary_file(textfile)), registry)
             except OSError as error:
                 raise InputError(f"{textfile} cannot be written ({error.strerror}); name a file elsewhere.") from None
 

@@ -92,7 +92,9 @@ def redrive(
     with database("outbox") as engine, transaction(engine) as connection:
         types = outbox_desk.chosen_types(connection, read_delivery(settings()), event_type, destination)
         choice = outbox_desk.Choice(
-            [outbox_desk.parse_event_id(one) for one in event_ids or ()], types, parse_instant(since) if since else None
+            [outbox_desk.parse_event_id(one) for one in event_ids or ()],
+            types,
+            None if since is None else parse_instant(since),
         )
         number = outbox_desk.redrive(connection, choice)
     typer.echo(f"{counted(number, 'event')} to be delivered again.")

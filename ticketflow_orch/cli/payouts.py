@@ -37,6 +37,7 @@ def list_(
     """List the last 100 payouts, the newest first."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.currencies.terms import code
     from ticketflow_orch.money import written_out
     from ticketflow_orch.months import Month
     from ticketflow_orch.payouts.decisions import paused
@@ -46,8 +47,8 @@ def list_(
         stop = paused(connection)
         found = payouts(
             connection,
-            month=Month.parse(month) if month else None,
-            currency=currency and currency.upper(),
+            month=None if month is None else Month.parse(month),
+            currency=None if currency is None else code(currency),
             state=state and state.upper(),
             organization=organization,
             limit=_MOST,
@@ -110,7 +111,7 @@ def from_(
         raise InputError("Name a month or --off, not both.")
     if month is None and organization is not None and not off:
         raise InputError(f"Name the first month that {organization} is paid for, such as 2026-03, or --off.")
-    wanted = Month.parse(month) if month else None
+    wanted = None if month is None else Month.parse(month)
     with database("payouts from", agreeing=False) as engine:
         if month is not None or off:
             _set_paid_from(engine, wanted, organization, agreed=yes)
@@ -291,12 +292,15 @@ def return_(reference: Reference, reason: Reason) -> None:
 
 
 def _selection(reference: str | None, month: str | None, currency: str | None) -> Selection:
+    from ticketflow_orch.currencies.terms import code
     from ticketflow_orch.months import Month
     from ticketflow_orch.payouts.decisions import Selection
 
     if (reference is None) == (month is None) or (reference is not None and currency is not None):
         raise InputError("Name one payout by its reference, or a month with --month and, if you like, a --currency.")
-    return Selection(Month.parse(month) if month else None, currency and currency.upper(), reference)
+    return Selection(
+        None if month is None else Month.parse(month), None if currency is None else code(currency), reference
+    )
 
 
 def _why(payout: Payout) -> str:

@@ -3,6 +3,7 @@
 What closed books carry in the old currency would be below its minimum or refused by the bank for ever. It is taken out
 of one balance and put into the other by two MANUAL movements, dated in the first month that is not closed. What comes
 later in the old currency, such as a refund of an old sale, is carried by that month's books and converted by a repeat.
+Until closed books have taken a conversion in, which those of a parked organization do late, there is no other one.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Replaced:
 
     `decided`: organizations whose currency changes now; those of a repeat have changed already. `dated`: the month in
     which is converted; None: nothing can be yet, `why_not_yet` says why. `converted`: how many organizations, `before`
-    and `after` their sums in minor units; `shown` are the first. `already`: converted in this month before. `left_out`:
-    the first organizations for which nothing is done, and why; `left_out_count` is how many.
+    and `after` their sums in minor units; `shown` are the first. `already`: converted before, and no closed books have
+    taken that in. `left_out`: the first organizations for which nothing is done, and why; `left_out_count` is how many.
     """
 
     terms: Terms
@@ -84,9 +85,9 @@ def preview_replacement(engine: Engine, whose: Whose, terms: Terms) -> Replaced:
 def replace_currency(engine: Engine, whose: Whose, terms: Terms, by: str) -> Replaced:
     """Let organizations have another currency from a month on, and convert what they are still owed in the old one.
 
-    One transaction. A repeat does nothing that is done already: the month's decision stands, and each organization's
-    balance is converted once a month. Among several organizations those that cannot be converted are left out. `by` is
-    the name of the person who decided it.
+    One transaction. A repeat does nothing that is done already: the month's decision stands, and what an organization
+    is owed is converted once. The old currency as the new one takes a decision back. Among several organizations those
+    that cannot be converted are left out. `by` is the name of the person who decided it.
 
     Raises:
         InputError: an organization or a currency is unknown, the month or a later one is settled, the one organization
@@ -139,7 +140,8 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
         {
             "organization": whose.organization, "old": old, "new": terms.new, "from": terms.from_month.first_day,
             "before": terms.from_month.previous().first_day, "dated": None if dated is None else dated.first_day,
-            "reference": _reference(dated, old, terms.new), "numerator": numerator, "denominator": denominator,
+            "conversions": f"currency-replaced:____-__:{old}:___:out:%",
+            "numerator": numerator, "denominator": denominator,
             "timezones": list(zones), "starts": [window.starts_at for window in zones.values()],
         },
     )  # fmt: skip
@@ -168,6 +170,11 @@ def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, ro
         )
     if whose.organization is not None and replaced.left_out:
         raise InputError(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
+    if replaced.old == replaced.terms.new and not replaced.decided and not replaced.left_out:
+        raise InputError(
+            f"{replaced.old} is the currency in {replaced.terms.from_month.previous()} already; name another one with "
+            "--to."
+        )
     if replaced.decided:
         _require_unsettled(connection, replaced.terms.from_month)
 
@@ -184,8 +191,6 @@ def _exponents(connection: Connection, old: str, terms: Terms) -> tuple[int, int
     for code in (old, terms.new):
         if code not in known:
             raise InputError(f"Currency {code!r} is unknown; those that are known stand in the table currency.")
-    if old == terms.new:
-        raise InputError(f"{old} is the currency in {terms.from_month.previous()} already; name another one with --to.")
     last_day: date | None = known[terms.new].last_day
     if last_day is not None and last_day < terms.from_month.first_day:
         raise InputError(
@@ -226,17 +231,13 @@ def _require_unsettled(connection: Connection, from_month: Month) -> None:
         )
 
 
-def _reference(dated: Month | None, old: str, new: str) -> str:
-    return f"currency-replaced:{dated}:{old}:{new}"
-
-
 def _bound(replaced: Replaced) -> dict[str, object]:
     terms = replaced.terms
     return {
         "old": replaced.old,
         "new": terms.new,
         "from": terms.from_month.first_day,
-        "reference": _reference(replaced.dated, replaced.old, terms.new),
+        "reference": f"currency-replaced:{replaced.dated}:{replaced.old}:{terms.new}",
         "reason": f"{terms.new} replaces {replaced.old}: 1 {terms.new} = {terms.rate.normalize():f} {replaced.old}",
     }
 
@@ -261,13 +262,38 @@ _SETTLED = text("""
     ORDER BY month LIMIT 1
 """)
 
+# A conversion that no balance has taken in, since there is none of its month or a later one; or one of that very month
+# that was not read when it was closed, and so is posted later. One that is voided stands in the way of its own
+# reference only.
+_NOT_IN_THE_BOOKS = """
+    SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
+    FROM money_movement AS conversion
+    WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
+        AND conversion.currency = CAST(:old AS char(3)) AND external_ref LIKE CAST(:conversions AS text)
+        AND occurred_at >= coalesce(CAST(last_month - 1 AS timestamp) AT TIME ZONE 'UTC', '-infinity')
+        AND (
+            last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
+            OR conversion.id >= (SELECT read_to FROM settlement_period WHERE month = last_month)
+            OR EXISTS (
+                SELECT FROM settlement_period AS period JOIN ledger_entry AS entry ON entry.month = period.month
+                WHERE period.month > last_month AND entry.organization_id = member.id
+                    AND entry.currency = conversion.currency AND origin_month = last_month))
+        AND (
+            split_part(external_ref, ':', 4) = CAST(:new AS text)
+            OR NOT EXISTS (SELECT FROM money_movement WHERE is_void AND reverses_id = conversion.id))
+    ORDER BY split_part(external_ref, ':', 4) = CAST(:new AS text), conversion.id DESC
+    LIMIT 1
+"""
+
 # Remaining is what the books carry and what waits to come into them. It is divided exactly and rounded once, half-up on
-# magnitude. An organization that left before and is owed nothing has nothing to replace.
+# magnitude. An organization that left before and is owed nothing has nothing to replace. It is in balances with all its
+# currencies or with none, so its last one of any tells what they have taken in.
 _REPLACING = text(f"""
     CREATE TEMPORARY TABLE replacing ON COMMIT DROP AS
     WITH member AS MATERIALIZED (
         SELECT id, external_ref, timezone, left_on, {pays_from()} AS pays_from,
-            {currency_of("CAST(:from AS date)")} AS present
+            {currency_of("CAST(:from AS date)")} AS present,
+            (SELECT max(month) FROM organization_balance WHERE organization_id = organization.id) AS last_month
         FROM organization
         WHERE CASE WHEN CAST(:organization AS text) IS NULL
                 THEN currency = CAST(:old AS char(3))
@@ -294,12 +320,11 @@ _REPLACING = text(f"""
                     AND state IN ('HELD', 'REQUESTED', 'IN_DOUBT')
                 ORDER BY month LIMIT 1
             ) AS in_flight,
-            EXISTS (
-                SELECT FROM money_movement
-                WHERE money_movement.external_ref = CAST(:reference AS text) || ':out:' || member.external_ref
-            ) AS is_there
-        FROM member LEFT JOIN unnest(CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]))
+            converted.month AS converted_in, converted.currency AS converted_to
+        FROM member
+        LEFT JOIN unnest(CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]))
             AS zone (timezone, starts_at) USING (timezone)
+        LEFT JOIN LATERAL ({_NOT_IN_THE_BOOKS}) AS converted ON true
     ), exchanged AS (
         SELECT owed.*, sign(remaining) * div(
             2 * abs(remaining) * CAST(:numerator AS numeric) + CAST(:denominator AS numeric),
@@ -308,7 +333,11 @@ _REPLACING = text(f"""
         WHERE remaining <> 0 OR left_on IS NULL OR left_on >= CAST(:from AS date)
     ), judged AS (
         SELECT exchanged.*, CASE
-                WHEN CAST(:dated AS date) IS NULL THEN NULL
+                WHEN converted_to <> CAST(:new AS text)
+                    THEN 'what it was owed in ' || CAST(:old AS text) || ' became ' || converted_to || ' in '
+                        || converted_in || ', and no closed books have taken that in; import voids of both movements '
+                        'first'
+                WHEN CAST(:dated AS date) IS NULL OR CAST(:old AS text) = CAST(:new AS text) THEN NULL
                 WHEN starts_at IS NULL THEN 'its time zone ' || quote_literal(timezone) || ' is unknown to tzdata'
                 WHEN in_flight IS NOT NULL THEN in_flight
                 WHEN CAST(:dated AS date) < pays_from
@@ -321,13 +350,15 @@ _REPLACING = text(f"""
     )
     SELECT id AS organization_id, external_ref, starts_at, remaining, becomes, why,
         why IS NULL AND present <> CAST(:new AS char(3)) AS decides,
-        why IS NULL AND CAST(:dated AS date) IS NOT NULL AND remaining <> 0 AND NOT is_there AS converts, is_there
+        why IS NULL AND CAST(:dated AS date) IS NOT NULL AND CAST(:old AS text) <> CAST(:new AS text)
+            AND remaining <> 0 AND converted_to IS NULL AS converts,
+        why IS NULL AND converted_to IS NOT NULL AS is_done
     FROM judged
 """)
 
 _SUMS = text("""
     SELECT count(*) AS members, count(*) FILTER (WHERE decides) AS decided,
-        count(*) FILTER (WHERE converts) AS converted, count(*) FILTER (WHERE is_there) AS already,
+        count(*) FILTER (WHERE converts) AS converted, count(*) FILTER (WHERE is_done) AS already,
         count(why) AS left_out, coalesce(sum(remaining) FILTER (WHERE converts), 0) AS before,
         coalesce(sum(becomes) FILTER (WHERE converts), 0) AS after
     FROM replacing

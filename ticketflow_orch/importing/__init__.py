@@ -10,14 +10,16 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.files import read_files
-from ticketflow_orch.importing.folder import find_files
+from ticketflow_orch.importing.folder import escaped, find_files
 from ticketflow_orch.importing.loading import Counts, ImportResult, import_batches
 from ticketflow_orch.importing.problems import ImportRefused, Problem, ProblemCount, problems_file
 from ticketflow_orch.importing.staging import Progress
 from ticketflow_orch.importing.turn import import_turn, vacuum
 from ticketflow_orch.importing.undo import UndoResult, undo_import
 from ticketflow_orch.months import Month
+from ticketflow_orch.targets import ordinary_file
 
 __all__ = [
     "Counts",
@@ -49,12 +51,14 @@ def import_folder(
 
     Raises:
         ImportRefused: rows are bad, or are there with other content; lists them.
-        InputError: there is nothing to import, or a file cannot be read, or `problems` not written.
+        InputError: there is nothing to import, or a file cannot be read, or `problems` not written or one of them.
     """
     found = find_files(folder)
+    if problems is not None and ordinary_file(problems) in {path.resolve() for path in found.files.values()}:
+        raise InputError(f"{problems} is a file of the import; name another one for the problems.")
     with problems_file(problems) as file, import_turn(engine) as connection:
         result = import_batches(
-            connection, str(folder.resolve()), read_files(found.files), first_month, progress, problems=file
+            connection, escaped(str(folder.resolve())), read_files(found.files), first_month, progress, problems=file
         )
         if check:
             connection.rollback()

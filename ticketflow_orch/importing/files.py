@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.disguises import HEAD, require_csv, require_gzip, require_parquet
+from ticketflow_orch.importing.folder import escaped
 from ticketflow_orch.importing.kinds import KINDS, Batch, Kind
 
 # Of a row, line breaks in its cells included: a few kilobytes unpack to more than any machine has.
@@ -180,8 +181,11 @@ def _parquet_records(path: Path) -> Generator[_Record]:
                 ]
                 yield from enumerate(zip(*texts, strict=True), done + 1)
                 done += batch.num_rows
-    except pa.ArrowInvalid as error:
-        raise InputError(f"{path.name} is not a readable Parquet file ({error}); make it anew.") from None
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        fault = " ".join(escaped(str(error)).split())
+        raise InputError(f"{path.name} is not a readable Parquet file ({fault}); make it anew.") from None
 
 
 def _texts(file: str, column: str, cells: pa.Array) -> list[str | None]:
@@ -201,5 +205,11 @@ def _texts(file: str, column: str, cells: pa.Array) -> list[str | None]:
             f"{file} holds a cell of {longest:,} bytes in the column {column!r}; "
             f"shorten it, no cell is longer than {LONGEST_ROW:,}."
         )
-    found: list[str | None] = texts.to_pylist()
+    try:
+        found: list[str | None] = texts.to_pylist()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{file} holds the byte {error.object[error.start]:#04x} in the column {column!r}, which is not UTF-8; "
+            "write its text in UTF-8."
+        ) from None
     return found

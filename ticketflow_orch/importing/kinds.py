@@ -50,6 +50,11 @@ class Column:
     optional: bool = False
     if_empty: str | None = None
 
+    @property
+    def is_month(self) -> bool:
+        """Whether its cells name months, which are text to Postgres."""
+        return self.check is _month
+
 
 @dataclass(frozen=True, slots=True)
 class Kind:
@@ -95,12 +100,18 @@ def _reference(cell: str) -> str | None:
         return _text(cell)
     if cell != cell.strip():
         return "begins or ends with a blank"
+    return None if cell.isascii() and cell.isprintable() else _alike(cell)
+
+
+def _alike(cell: str) -> str | None:
     # What looks like another reference, or like this one, must be the same one.
-    unseen = None if cell.isascii() and cell.isprintable() else _UNSEEN(cell)
-    if unseen is None:
-        return None
-    name = unicodedata.name(unseen[0], "control character").lower()
-    return f"holds U+{ord(unseen[0]):04X} ({name}), which the eye cannot tell; take it out"
+    unseen = _UNSEEN(cell)
+    if unseen is not None:
+        name = unicodedata.name(unseen[0], "control character").lower()
+        return f"holds U+{ord(unseen[0]):04X} ({name}), which the eye cannot tell; take it out"
+    if not unicodedata.is_normalized("NFC", cell):
+        return "holds letters and marks that one character stands for; write it in Unicode's normal form NFC"
+    return None
 
 
 def _whole(lowest: int, highest: int) -> Check:

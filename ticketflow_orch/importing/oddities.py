@@ -1,4 +1,4 @@
-"""What an import lets in and yet says: files without rows, and instants that are most likely mistyped."""
+"""What an import lets in and yet says: files without rows, and instants, days and months that are likely mistyped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from ticketflow_orch.importing.staging import Staging
 
 # Nobody sold through this platform before the first, nor sells what is further away than the second.
 _FAR = "value < CAST('2000-01-01T00:00:00Z' AS timestamptz) OR value > transaction_timestamp() + interval '2 years'"
+# What the cells of a column say, as an instant; a month has a column of text, and reads as its first day.
+_AS_INSTANT = {"timestamptz": "{}", "date": "CAST({} AS timestamp) AT TIME ZONE 'UTC'"}
+_MONTH_AS_INSTANT = "CAST({} || '-01' AS timestamp) AT TIME ZONE 'UTC'"
 
 
 def odd_but_allowed(staging: Staging) -> tuple[str, ...]:
@@ -21,10 +24,14 @@ def odd_but_allowed(staging: Staging) -> tuple[str, ...]:
 
 
 def _far_from_now(staging: Staging, kind: Kind) -> Iterator[str]:
-    columns = [column.name for column in kind.columns if column.type == "timestamptz"]
-    if not columns:
+    instants = {
+        column.name: (_MONTH_AS_INSTANT if column.is_month else _AS_INSTANT[column.type]).format(column.name)
+        for column in kind.columns
+        if column.is_month or column.type in _AS_INSTANT
+    }
+    if not instants:
         return
-    cells = ", ".join(f"('{name}', {kind.position(name)}, {name})" for name in columns)
+    cells = ", ".join(f"('{name}', {kind.position(name)}, {value})" for name, value in instants.items())
     found = staging.connection.execute(
         text(f"""
             SELECT "column", count(*) AS rows, min(line) AS line, min(value) AS earliest, max(value) AS latest

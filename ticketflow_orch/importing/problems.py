@@ -18,6 +18,7 @@ from sqlalchemy import Connection, text
 from ticketflow_orch.counts import counted
 from ticketflow_orch.csv_cells import Writer, plain
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.targets import ordinary_file
 
 SHOWN = 100
 _LONGEST_VALUE = 200
@@ -162,10 +163,9 @@ def problems_file(path: Path | None) -> Iterator[ProblemFile | None]:
     if path is None:
         yield None
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    place = ordinary_file(path)
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
     try:
-        if path.is_dir():
-            raise InputError(f"{path} is a folder; name a file for the problems.")
         file = draft.open("w", encoding="utf-8", newline="")
     except OSError as error:
         raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from None
@@ -175,9 +175,9 @@ def problems_file(path: Path | None) -> Iterator[ProblemFile | None]:
                 yield ProblemFile(file, cast(IO[bytes], spool))
             except ImportRefused:
                 file.flush()
-                draft.replace(path)
+                draft.replace(place)
                 raise
-        draft.replace(path)
+        draft.replace(place)
     finally:
         draft.unlink(missing_ok=True)
 

@@ -35,6 +35,7 @@ from ticketflow_orch.settlement.posting import (
 )
 from ticketflow_orch.settlement.windows import month_windows
 from ticketflow_orch.settlement.zones import in_unknown_zones, require_over, zones_in_use
+from ticketflow_orch.targets import ordinary_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,13 +232,14 @@ def _csv_file(path: Path | None) -> Iterator[Callable[[Month, WouldPost], None]]
     if path is None:
         yield lambda _month, _entry: None
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    place = ordinary_file(path)
+    draft = place.with_name(f".{place.name}.{os.getpid()}")
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:
             writer = Writer(file)
             writer.writerow(_HEADER)
             yield lambda month, entry: writer.writerow(_cells(month, entry))
-        draft.replace(path)
+        draft.replace(place)
     except OSError as error:
         raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from error
     finally:
