@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 from sqlalchemy import URL, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from tests.books import (
     APRIL,
@@ -401,6 +402,36 @@ def test_who_changed_it_and_when_is_kept_for_every_role(engine: Engine) -> None:
         [own] = read_paid_from(connection).own
     assert (own.organization, own.payouts_from, own.changed_by) == ("hall", Month(2026, 5), me)
     assert "changes of organizations are kept" in refusal(engine, "DELETE FROM organization_change")
+
+
+def test_once_there_are_books_no_other_hand_changes_from_when_on_people_are_paid(engine: Engine) -> None:
+    hall, new = (add_organization(engine, external_ref=name) for name in ("hall", "new"))
+    add_sales(engine, hall, JANUARY, MARCH)
+    pay_from(engine, JANUARY)
+    own = "UPDATE organization SET payouts_from = '2026-03-01' WHERE id = :id"
+    everybody = "UPDATE installation SET payouts_from = '2026-03-01', changed_by = 'ana'"
+    settle(engine, JANUARY)
+    with engine.begin() as meanwhile:
+        meanwhile.execute(text("SET LOCAL lock_timeout = '100ms'"))
+        with engine.begin() as application:
+            application.execute(text(own), {"id": new})
+            # A month begins to be closed after the change or before it.
+            objects = objection(lambda: meanwhile.execute(text("LOCK settlement_period IN SHARE ROW EXCLUSIVE MODE")))
+    assert "lock timeout" in str(objects)
+    execute(engine, "UPDATE organization SET payouts_from = NULL WHERE id = :id", id=new)
+    close_through(engine, JANUARY, FEBRUARY)
+    for statement in (own, everybody):
+        parameters = {"id": hall} if statement == own else {}
+        assert "there are books: `ticketflow payouts from` changes" in refusal(engine, statement, **parameters)
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as old:
+        other = add_organization(engine, joined_on=date(2026, 5, 1))
+        with pytest.raises(DBAPIError, match="change organization in READ COMMITTED"):
+            old.execute(text("UPDATE organization SET payouts_from = '2026-03-01' WHERE id = :id"), {"id": other})
+    # Who has no books yet is the application's as before.
+    assert execute(engine, own, id=other) == 1
+    close_through(engine, MARCH, MARCH)
+    owed, _ = owed_since(engine, JANUARY, (hall, "EUR"))
+    assert books_of(engine)[hall, "EUR"] == (owed, 0, 0)
 
 
 @pytest.mark.parametrize("day", ["2026-03-02", "infinity"])

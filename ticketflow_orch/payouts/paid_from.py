@@ -101,6 +101,20 @@ def waiting(connection: Connection) -> tuple[Sum, ...]:
     return _sums(connection.execute(_WAITING))
 
 
+def paid_of_closed(connection: Connection, month: Month | None, organization: str | None = None) -> tuple[Sum, ...]:
+    """What closed months pay once everybody, or `organization`, is paid from `month` on, and not before that."""
+    values = {"month": None if month is None else month.first_day, "organization": organization}
+    return _sums(connection.execute(_PAYS, values))
+
+
+def judged(connection: Connection, by: str) -> None:
+    """Say, for the caller's transaction, that a change of these months was judged, and who decided it.
+
+    Without it the database refuses one where books are closed.
+    """
+    connection.execute(_JUDGED, {"by": by})
+
+
 def set_paid_from(
     engine: Engine,
     month: Month | None,
@@ -129,14 +143,14 @@ def set_paid_from(
         _require_change(connection, month, organization)
         _require_no_closing(connection)
         _require_unpaid(connection.execute(_PAID_ALREADY, values).one_or_none())
-        pays = _sums(connection.execute(_PAYS, values))
+        pays = paid_of_closed(connection, month, organization)
         if pays and confirmed is not True and confirmed != pays:
             raise UnconfirmedError(
                 f"From {month} on, closed months pay {in_words(pays)}, with the payouts that are due and the next "
                 "month that is closed; confirm it by --yes.",
                 pays,
             )
-        connection.execute(_NAMED, values)
+        judged(connection, by)
         connection.execute(_SET if organization is None else _SET_OWN, values)
         if pays:
             connection.execute(_PAID_NO_MORE)
@@ -315,7 +329,7 @@ _PAYS = text(f"""
     GROUP BY paid.currency, exponent ORDER BY paid.currency
 """)
 
-_NAMED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
+_JUDGED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
 
 _SET = text("UPDATE installation SET payouts_from = CAST(:month AS date), changed_by = CAST(:by AS text)")
 
