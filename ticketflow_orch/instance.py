@@ -208,7 +208,8 @@ def _installed(settings: Settings, databases: Databases, asked: Preparing | None
         require_current_schema(engine)
         if asked is not None:
             adopt(engine, settings, account(), rehearsal=asked.rehearsal)
-            adopt_routes(engine, settings, account())
+            # Who migrates a server for others need not deliver; nobody has said then where events go.
+            adopt_routes(engine, settings, account(), unnamed=databases.embedded is not None)
         with engine.connect() as connection:
             return require_agreement(connection, settings)
     finally:
