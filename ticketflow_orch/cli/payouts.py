@@ -242,6 +242,7 @@ def resolve(
     """Settle a payout in doubt by what the provider's people say; `again` also takes a whole month's."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.database import transaction
+    from ticketflow_orch.delivery.agreed import require_routes
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.payouts import decisions
     from ticketflow_orch.payouts.request import EVENT_TYPE
@@ -249,8 +250,12 @@ def resolve(
 
     if resolution == "again":
         selection = _selection(reference, month, currency)
-        looked_up = read_delivery(settings()).route(EVENT_TYPE).in_doubt == "look_up"
+        delivery = read_delivery(settings())
+        looked_up = delivery.route(EVENT_TYPE).in_doubt == "look_up"
         with database("payouts") as engine:
+            with engine.connect() as connection:
+                # By other routes the doubt would be forgotten where the relay looks up what is in doubt.
+                require_routes(connection, delivery.digest)
             asked = decisions.ask_again(engine, selection, account(), looked_up=looked_up)
         typer.echo(f"{asked:,} asked for again.")
         return
