@@ -39,11 +39,12 @@ from ticketflow_orch.books import close_month
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.explain import explain
 from ticketflow_orch.importing import ImportRefused, ImportResult, import_folder
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.decisions import hold, reject
-from ticketflow_orch.payouts.paid_from import UnconfirmedError, read_paid_from, set_paid_from, waiting
+from ticketflow_orch.payouts.paid_from import UnconfirmedError, comes_off, read_paid_from, set_paid_from, waiting
 from ticketflow_orch.payouts.request import payouts_due_months
 
 SEED = int(os.environ["CHAOS_SEED"])
@@ -211,6 +212,32 @@ def test_payouts_that_begin_later_take_off_what_was_carried_as_history(engine: E
         (net[JANUARY] + net[FEBRUARY], net[MARCH] + net[APRIL], 0)
     ]
     assert breaches(engine) == []
+
+
+def test_what_a_later_month_takes_off_of_closed_ones_is_said_until_it_is_off(engine: Engine) -> None:
+    pay_from(engine, None)
+    organization = add_organization(engine)
+    add_sales(engine, organization, JANUARY, MARCH)
+    close_through(engine, JANUARY, FEBRUARY)
+    set_paid_from(engine, APRIL, "ana")
+    net = nets(engine)[organization, "EUR"]
+    with engine.connect() as connection:
+        assert [(one.organizations, one.amount) for one in comes_off(connection)] == [(1, net[JANUARY] + net[FEBRUARY])]
+    close_through(engine, MARCH, MARCH)
+    assert balances(engine, "settled_elsewhere", "closing", where="month = '2026-03-01'") == [(sum(net.values()), 0)]
+    with engine.connect() as connection:
+        assert comes_off(connection) == ()
+
+
+def test_a_month_that_was_paid_is_not_explained_by_payouts_that_were_turned_off_since(engine: Engine) -> None:
+    organization = add_organization(engine, external_ref="hall")
+    add_sales(engine, organization, JANUARY, FEBRUARY)
+    pay_from(engine, JANUARY)
+    close_through(engine, JANUARY, JANUARY)
+    set_paid_from(engine, None, "ana")
+    with engine.connect() as connection:
+        found = [explain(connection, "hall", month).not_paid_here for month in (JANUARY, FEBRUARY)]
+    assert found == [None, "Payouts are off: what is due is carried."]
 
 
 @pytest.mark.every_server

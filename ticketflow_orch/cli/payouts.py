@@ -140,9 +140,9 @@ def _is_terminal() -> bool:
 
 def _show_paid_from(connection: Connection) -> None:
     from ticketflow_orch.cli.terminal import moment, plain_table
-    from ticketflow_orch.payouts.paid_from import in_words, read_paid_from, waiting
+    from ticketflow_orch.payouts.paid_from import comes_off, in_words, read_paid_from, waiting
 
-    found, owed = read_paid_from(connection), waiting(connection)
+    found, owed, history = read_paid_from(connection), waiting(connection), comes_off(connection)
     if found.everybody is None:
         typer.echo("Payouts are off: what is due is carried.")
     else:
@@ -159,6 +159,8 @@ def _show_paid_from(connection: Connection) -> None:
         typer.echo(f"These are the first {len(found.own)} of {found.own_count:,}.", err=True)
     if owed:
         typer.echo(f"Waiting because payouts are off: {in_words(owed)}.")
+    if history:
+        typer.echo(f"Comes off with the next month that is closed, as settled elsewhere: {in_words(history)}.")
 
 
 @app.command("pause")

@@ -101,6 +101,11 @@ def waiting(connection: Connection) -> tuple[Sum, ...]:
     return _sums(connection.execute(_WAITING))
 
 
+def comes_off(connection: Connection) -> tuple[Sum, ...]:
+    """What the next closing takes off of closed months, as settled elsewhere, since a later month was set."""
+    return _sums(connection.execute(_COMES_OFF))
+
+
 def paid_of_closed(connection: Connection, month: Month | None, organization: str | None = None) -> tuple[Sum, ...]:
     """What closed months pay once everybody, or `organization`, is paid from `month` on, and not before that."""
     values = {"month": None if month is None else month.first_day, "organization": organization}
@@ -327,6 +332,22 @@ _PAYS = text(f"""
     SELECT paid.currency, exponent, count(DISTINCT organization_id) AS organizations, sum(amount) AS amount
     FROM paid JOIN currency ON code = paid.currency
     GROUP BY paid.currency, exponent ORDER BY paid.currency
+""")
+
+_COMES_OFF = text(f"""
+    WITH member AS MATERIALIZED (
+        SELECT organization.id AS organization_id, CAST(last.month AS date) AS last_month, {pays_from()} AS pays_from
+        FROM organization CROSS JOIN LATERAL (
+            SELECT month, payouts_from, knows_history FROM organization_balance AS before
+            WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
+        ) AS last
+        WHERE knows_history AND last.payouts_from IS DISTINCT FROM {pays_from()} AND {pays_from()} IS NOT NULL
+    )
+    SELECT moved.currency, exponent, count(*) AS organizations, sum(settled) AS amount
+    FROM member CROSS JOIN LATERAL ({moved("member", "member.last_month")}) AS moved
+    JOIN currency ON code = moved.currency
+    WHERE settled > 0
+    GROUP BY moved.currency, exponent ORDER BY moved.currency
 """)
 
 _JUDGED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
