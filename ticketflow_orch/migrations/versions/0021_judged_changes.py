@@ -44,10 +44,21 @@ CREATE OR REPLACE TRIGGER {table}_payouts_from_seen BEFORE UPDATE OF payouts_fro
     WHEN (OLD.payouts_from IS DISTINCT FROM NEW.payouts_from) EXECUTE FUNCTION refuse_old_snapshot()
 """
 
+# The years of which there are months here: one organization with another would keep all from being paid.
+YEARS = """
+ALTER TABLE organization
+    DROP CONSTRAINT IF EXISTS organization_payouts_from_check,
+    ADD CONSTRAINT organization_payouts_from_check CHECK (
+        payouts_from >= '1970-01-01' AND payouts_from < '9999-01-01' AND extract(day FROM payouts_from) = 1) NOT VALID
+"""
+VALIDATE = "ALTER TABLE organization VALIDATE CONSTRAINT organization_payouts_from_check"
+
 
 def upgrade() -> None:
     with op.get_context().autocommit_block():
         connection = op.get_bind()
         connection.execute(text(GUARD))
+        with_short_lock(connection, YEARS, table="organization")
+        with_short_lock(connection, VALIDATE, table="organization")
         for table in ("organization", "installation"):
             with_short_lock(connection, TRIGGERS.format(table=table), table=table)
