@@ -267,6 +267,16 @@ def test_an_earlier_month_shows_what_it_pays_and_gives_back_what_had_come_off(en
     assert breaches(engine) == []
 
 
+def test_who_is_paid_as_all_others_again_is_paid_from_their_month_on_once_that_is_confirmed(engine: Engine) -> None:
+    hall = add_organization(engine, external_ref="hall", payouts_from=MARCH.first_day)
+    add_sales(engine, hall, JANUARY, FEBRUARY)
+    pay_from(engine, JANUARY)
+    close_through(engine, JANUARY, FEBRUARY)
+    with pytest.raises(UnconfirmedError, match="From 2026-01 on, closed months pay") as asked:
+        set_paid_from(engine, None, "ana", organization="hall")
+    assert asked.value.month == JANUARY
+
+
 def test_a_later_month_is_refused_where_months_before_it_were_paid_here(engine: Engine) -> None:
     organization = add_organization(engine, external_ref="hall")
     add_sales(engine, organization, JANUARY, APRIL)
@@ -461,7 +471,7 @@ def test_once_there_are_books_no_other_hand_changes_from_when_on_people_are_paid
     assert books_of(engine)[hall, "EUR"] == (owed, 0, 0)
 
 
-@pytest.mark.parametrize("day", ["2026-03-02", "infinity"])
+@pytest.mark.parametrize("day", ["2026-03-02", "infinity", "12000-01-01", "4000-01-01 BC"])
 def test_the_database_takes_only_a_month(engine: Engine, day: str) -> None:
     statement = "UPDATE organization SET payouts_from = CAST(:day AS date)"
     add_organization(engine)
@@ -514,6 +524,36 @@ def test_an_import_says_from_when_on_an_organization_is_paid(engine: Engine, tmp
         (3, "2026-13", "is not a month written YYYY-MM"),
     ]
     assert rows(engine, found) == [(date(2026, 4, 1),), (None,)]
+
+
+def test_an_import_warns_of_history_that_the_next_closing_pays(engine: Engine, tmp_path: Path) -> None:
+    pay_from(engine, JANUARY)
+    add_sales(engine, add_organization(engine), JANUARY, FEBRUARY)
+    settle_and_close(engine, JANUARY, FEBRUARY)
+    organizations = [
+        story()["organizations"][0] | {"external_ref": name, "payouts_from": month}
+        for name, month in (("elsewhere", "2026-03"), ("here", ""), ("late", "2026-02"))
+    ]
+    movements = [
+        story()["money_movements"][1]
+        | {"external_ref": f"{name} {month}", "organization_ref": name, "reservation_ref": ""}
+        | {"occurred_at": f"{month}-10T10:00:00Z"}
+        for name in ("elsewhere", "here", "late")
+        for month in ("2026-01", "2026-02", "2026-03")
+    ]
+    brought = write_folder(tmp_path, {"organizations": organizations, "money_movements": movements})
+    [warning] = import_folder(engine, brought, FIRST).warnings
+    assert warning.startswith(
+        "3 movements of 2 organizations new to the books, such as 'here', in months until 2026-02, which are closed: "
+        "the next closing pays them."
+    )
+    settle_and_close(engine, MARCH)
+    # Who has books sells late, as anybody may.
+    late = [movements[1] | {"external_ref": "late", "organization_ref": "here"}]
+    assert (
+        import_folder(engine, write_folder(tmp_path, {"organizations": [], "money_movements": late}), FIRST).warnings
+        == ()
+    )
 
 
 def test_a_statement_names_what_was_settled_elsewhere(engine: Engine, tmp_path: Path) -> None:

@@ -128,9 +128,9 @@ def _set_paid_from(engine: Engine, month: Month | None, organization: str | None
         if not _is_terminal():
             raise
         typer.echo(f"This pays {in_words(error.pays)} of closed months.")
-        typed = str(typer.prompt(f"Type {month} to agree")).strip()
-        if typed != str(month):
-            raise InputError(f"{typed!r} is not {month}; nothing is changed.") from None
+        typed = str(typer.prompt(f"Type {error.month} to agree")).strip()
+        if typed != str(error.month):
+            raise InputError(f"{typed!r} is not {error.month}; nothing is changed.") from None
         set_paid_from(engine, month, account(), organization=organization, confirmed=error.pays)
 
 

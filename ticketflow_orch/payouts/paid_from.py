@@ -68,10 +68,14 @@ class PaidFrom:
 
 
 class UnconfirmedError(InputError):
-    """What closed months owe would be paid by a change; `pays` says how much, and nothing is changed."""
+    """What closed months owe would be paid from `month` on; `pays` says how much, and nothing is changed."""
 
-    def __init__(self, message: str, pays: tuple[Sum, ...]) -> None:
-        super().__init__(message)
+    def __init__(self, month: Month, pays: tuple[Sum, ...]) -> None:
+        super().__init__(
+            f"From {month} on, closed months pay {in_words(pays)}, with the payouts that are due and the next month "
+            "that is closed; confirm it by --yes."
+        )
+        self.month = month
         self.pays = pays
 
 
@@ -149,12 +153,10 @@ def set_paid_from(
         _require_no_closing(connection)
         _require_unpaid(connection.execute(_PAID_ALREADY, values).one_or_none())
         pays = paid_of_closed(connection, month, organization)
-        if pays and confirmed is not True and confirmed != pays:
-            raise UnconfirmedError(
-                f"From {month} on, closed months pay {in_words(pays)}, with the payouts that are due and the next "
-                "month that is closed; confirm it by --yes.",
-                pays,
-            )
+        # Where one organization is to be paid as all others, they are paid if it is.
+        begins = month or read_installation(connection).payouts_from
+        if begins and pays and confirmed is not True and confirmed != pays:
+            raise UnconfirmedError(begins, pays)
         judged(connection, by)
         connection.execute(_SET if organization is None else _SET_OWN, values)
         if pays:
