@@ -30,8 +30,8 @@ from sqlalchemy import Engine, text
 from benchmarks.lifecycle_rivals import LEAD, NOW, bare, loop
 from benchmarks.server import connect, own_server
 from ticketflow_orch.database import connect_engine
+from ticketflow_orch.deciding import adopt
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
-from ticketflow_orch.installation import adopt
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.reminders import ReminderRules, send_reminders

@@ -12,7 +12,7 @@ from schedules.windows import UNFINISHED
 from ticketflow_orch import outbox_desk
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.agreed import require_routes
+from ticketflow_orch.delivery.agreed import agreeing, require_routes
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.errors import InputError
@@ -33,12 +33,11 @@ def relay_outbox(
         delivery.opened() as routes,
         database.engine(f"relay_outbox/{context.run_id}", connections_for(routes)) as engine,
     ):
-        with engine.connect() as connection:
-            try:
-                require_routes(connection, routes.digest)
-            except InputError as error:
-                raise dg.Failure(str(error)) from error
-        drained = drain(engine, routes, KINDS, budget=settings().relay_budget.total_seconds(), now=clock.now)
+        budget = settings().relay_budget.total_seconds()
+        try:
+            drained = drain(engine, routes, KINDS, budget=budget, now=clock.now, agreed=agreeing(routes.digest))
+        except InputError as error:
+            raise dg.Failure(str(error)) from error
     context.add_output_metadata({name.replace("_", " "): value for name, value in asdict(drained).items()})
     if drained.unrecorded:
         raise dg.Failure(f"What became of {drained.unrecorded} events could not be recorded; see the log of this run.")

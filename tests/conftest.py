@@ -23,9 +23,9 @@ from sqlalchemy.engine import URL
 from tests.end_to_end.browser import installed
 from tests.provider import Provider
 from ticketflow_orch.database import connect_engine
+from ticketflow_orch.deciding import adopt
 from ticketflow_orch.delivery.agreed import adopt_routes
 from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
-from ticketflow_orch.installation import adopt
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.settings import Settings
 

@@ -12,6 +12,7 @@ from tests.rows import add_organization, instant
 from tests.statements import execute
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import PayoutRules, PayoutsRequested, request_payouts
+from ticketflow_orch.payouts.paid_from import judged
 
 MARCH = Month(2026, 3)
 NOW = instant("2026-04-03T06:30")
@@ -60,13 +61,14 @@ def request(engine: Engine, month: Month = MARCH, **rules: Any) -> PayoutsReques
 
 def pay_from(engine: Engine, month: Month | None, organization: int | None = None) -> None:
     """Pay from `month` on, as if it had always been so; None: payouts are off. Or one organization from its own."""
-    day = None if month is None else month.first_day
-    if organization is None:
-        execute(engine, "UPDATE installation SET payouts_from = CAST(:day AS date), changed_by = 'test'", day=day)
-    else:
-        execute(
-            engine, "UPDATE organization SET payouts_from = CAST(:day AS date) WHERE id = :id", day=day, id=organization
-        )
+    values = {"day": None if month is None else month.first_day, "id": organization}
+    with engine.begin() as connection:
+        judged(connection, "test")
+        if organization is None:
+            row = "UPDATE installation SET payouts_from = CAST(:day AS date), changed_by = 'test'"
+        else:
+            row = "UPDATE organization SET payouts_from = CAST(:day AS date) WHERE id = :id"
+        connection.execute(text(row), values)
 
 
 def request_and_die(engine: Engine, month: Month = MARCH, *, after_chunks: int, **rules: Any) -> None:

@@ -160,6 +160,8 @@ def test_payouts_are_paid_when_every_one_is_confirmed(engine: Engine, organizati
     execute(engine, "UPDATE payout SET state = 'CONFIRMED', answered_at = now()")
     january = month_of(engine, JANUARY)
     assert (january.paid, january.payouts) == (Stage.DONE, WaitingPayouts(0, 0, 0, 0))
+    pay_from(engine, None)
+    assert month_of(engine, JANUARY).paid is Stage.DONE
 
 
 def test_a_month_before_the_first_one_that_is_paid_pays_nobody(engine: Engine, organization: int) -> None:

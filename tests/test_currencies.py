@@ -487,7 +487,7 @@ def test_a_month_that_is_being_closed_converts_nothing(engine: Engine) -> None:
 
 def test_nothing_is_converted_in_a_month_that_is_settled_elsewhere(engine: Engine) -> None:
     carry_bgn(engine)
-    execute(engine, "UPDATE installation SET payouts_from = '2026-03-01'")
+    pay_from(engine, Month(2026, 3))
     replaced = replace(engine)
     assert (replaced.decided, replaced.converted) == (1, 0)
     assert "2026-01 is before 2026-03, the first month that is paid here" in replaced.why_not_yet

@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 from sqlalchemy import URL, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from tests.books import (
     APRIL,
@@ -38,11 +39,12 @@ from ticketflow_orch.books import close_month
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.explain import explain
 from ticketflow_orch.importing import ImportRefused, ImportResult, import_folder
 from ticketflow_orch.migrate import migrate
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.decisions import hold, reject
-from ticketflow_orch.payouts.paid_from import UnconfirmedError, read_paid_from, set_paid_from, waiting
+from ticketflow_orch.payouts.paid_from import UnconfirmedError, comes_off, read_paid_from, set_paid_from, waiting
 from ticketflow_orch.payouts.request import payouts_due_months
 
 SEED = int(os.environ["CHAOS_SEED"])
@@ -212,6 +214,32 @@ def test_payouts_that_begin_later_take_off_what_was_carried_as_history(engine: E
     assert breaches(engine) == []
 
 
+def test_what_a_later_month_takes_off_of_closed_ones_is_said_until_it_is_off(engine: Engine) -> None:
+    pay_from(engine, None)
+    organization = add_organization(engine)
+    add_sales(engine, organization, JANUARY, MARCH)
+    close_through(engine, JANUARY, FEBRUARY)
+    set_paid_from(engine, APRIL, "ana")
+    net = nets(engine)[organization, "EUR"]
+    with engine.connect() as connection:
+        assert [(one.organizations, one.amount) for one in comes_off(connection)] == [(1, net[JANUARY] + net[FEBRUARY])]
+    close_through(engine, MARCH, MARCH)
+    assert balances(engine, "settled_elsewhere", "closing", where="month = '2026-03-01'") == [(sum(net.values()), 0)]
+    with engine.connect() as connection:
+        assert comes_off(connection) == ()
+
+
+def test_a_month_that_was_paid_is_not_explained_by_payouts_that_were_turned_off_since(engine: Engine) -> None:
+    organization = add_organization(engine, external_ref="hall")
+    add_sales(engine, organization, JANUARY, FEBRUARY)
+    pay_from(engine, JANUARY)
+    close_through(engine, JANUARY, JANUARY)
+    set_paid_from(engine, None, "ana")
+    with engine.connect() as connection:
+        found = [explain(connection, "hall", month).not_paid_here for month in (JANUARY, FEBRUARY)]
+    assert found == [None, "Payouts are off: what is due is carried."]
+
+
 @pytest.mark.every_server
 @pytest.mark.parametrize("own", [False, True])
 def test_an_earlier_month_shows_what_it_pays_and_gives_back_what_had_come_off(engine: Engine, own: bool) -> None:
@@ -237,6 +265,16 @@ def test_an_earlier_month_shows_what_it_pays_and_gives_back_what_had_come_off(en
         ("EUR", -net[JANUARY] - net[FEBRUARY], net[JANUARY] + net[FEBRUARY]), *given_back,
     ]  # fmt: skip
     assert breaches(engine) == []
+
+
+def test_who_is_paid_as_all_others_again_is_paid_from_their_month_on_once_that_is_confirmed(engine: Engine) -> None:
+    hall = add_organization(engine, external_ref="hall", payouts_from=MARCH.first_day)
+    add_sales(engine, hall, JANUARY, FEBRUARY)
+    pay_from(engine, JANUARY)
+    close_through(engine, JANUARY, FEBRUARY)
+    with pytest.raises(UnconfirmedError, match="From 2026-01 on, closed months pay") as asked:
+        set_paid_from(engine, None, "ana", organization="hall")
+    assert asked.value.month == JANUARY
 
 
 def test_a_later_month_is_refused_where_months_before_it_were_paid_here(engine: Engine) -> None:
@@ -403,7 +441,37 @@ def test_who_changed_it_and_when_is_kept_for_every_role(engine: Engine) -> None:
     assert "changes of organizations are kept" in refusal(engine, "DELETE FROM organization_change")
 
 
-@pytest.mark.parametrize("day", ["2026-03-02", "infinity"])
+def test_once_there_are_books_no_other_hand_changes_from_when_on_people_are_paid(engine: Engine) -> None:
+    hall, new = (add_organization(engine, external_ref=name) for name in ("hall", "new"))
+    add_sales(engine, hall, JANUARY, MARCH)
+    pay_from(engine, JANUARY)
+    own = "UPDATE organization SET payouts_from = '2026-03-01' WHERE id = :id"
+    everybody = "UPDATE installation SET payouts_from = '2026-03-01', changed_by = 'ana'"
+    settle(engine, JANUARY)
+    with engine.begin() as meanwhile:
+        meanwhile.execute(text("SET LOCAL lock_timeout = '100ms'"))
+        with engine.begin() as application:
+            application.execute(text(own), {"id": new})
+            # A month begins to be closed after the change or before it.
+            objects = objection(lambda: meanwhile.execute(text("LOCK settlement_period IN SHARE ROW EXCLUSIVE MODE")))
+    assert "lock timeout" in str(objects)
+    execute(engine, "UPDATE organization SET payouts_from = NULL WHERE id = :id", id=new)
+    close_through(engine, JANUARY, FEBRUARY)
+    for statement in (own, everybody):
+        parameters = {"id": hall} if statement == own else {}
+        assert "there are books: `ticketflow payouts from` changes" in refusal(engine, statement, **parameters)
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as old:
+        other = add_organization(engine, joined_on=date(2026, 5, 1))
+        with pytest.raises(DBAPIError, match="change organization in READ COMMITTED"):
+            old.execute(text("UPDATE organization SET payouts_from = '2026-03-01' WHERE id = :id"), {"id": other})
+    # Who has no books yet is the application's as before.
+    assert execute(engine, own, id=other) == 1
+    close_through(engine, MARCH, MARCH)
+    owed, _ = owed_since(engine, JANUARY, (hall, "EUR"))
+    assert books_of(engine)[hall, "EUR"] == (owed, 0, 0)
+
+
+@pytest.mark.parametrize("day", ["2026-03-02", "infinity", "12000-01-01", "4000-01-01 BC"])
 def test_the_database_takes_only_a_month(engine: Engine, day: str) -> None:
     statement = "UPDATE organization SET payouts_from = CAST(:day AS date)"
     add_organization(engine)
@@ -456,6 +524,36 @@ def test_an_import_says_from_when_on_an_organization_is_paid(engine: Engine, tmp
         (3, "2026-13", "is not a month written YYYY-MM"),
     ]
     assert rows(engine, found) == [(date(2026, 4, 1),), (None,)]
+
+
+def test_an_import_warns_of_history_that_the_next_closing_pays(engine: Engine, tmp_path: Path) -> None:
+    pay_from(engine, JANUARY)
+    add_sales(engine, add_organization(engine), JANUARY, FEBRUARY)
+    settle_and_close(engine, JANUARY, FEBRUARY)
+    organizations = [
+        story()["organizations"][0] | {"external_ref": name, "payouts_from": month}
+        for name, month in (("elsewhere", "2026-03"), ("here", ""), ("late", "2026-02"))
+    ]
+    movements = [
+        story()["money_movements"][1]
+        | {"external_ref": f"{name} {month}", "organization_ref": name, "reservation_ref": ""}
+        | {"occurred_at": f"{month}-10T10:00:00Z"}
+        for name in ("elsewhere", "here", "late")
+        for month in ("2026-01", "2026-02", "2026-03")
+    ]
+    brought = write_folder(tmp_path, {"organizations": organizations, "money_movements": movements})
+    [warning] = import_folder(engine, brought, FIRST).warnings
+    assert warning.startswith(
+        "3 movements of 2 organizations new to the books, such as 'here', in months until 2026-02, which are closed: "
+        "the next closing pays them."
+    )
+    settle_and_close(engine, MARCH)
+    # Who has books sells late, as anybody may.
+    late = [movements[1] | {"external_ref": "late", "organization_ref": "here"}]
+    assert (
+        import_folder(engine, write_folder(tmp_path, {"organizations": [], "money_movements": late}), FIRST).warnings
+        == ()
+    )
 
 
 def test_a_statement_names_what_was_settled_elsewhere(engine: Engine, tmp_path: Path) -> None:

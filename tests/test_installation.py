@@ -16,16 +16,16 @@ from resources import DatabaseResource
 from tests.books import settle_and_close
 from tests.conftest import fresh_database
 from tests.installed import decide
+from tests.payable import close_owing
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch import clock
 from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.deciding import change
+from ticketflow_orch.deciding import adopt, change
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import (
-    adopt,
     changes,
     decided,
     read_installation,
@@ -98,6 +98,30 @@ def test_of_two_that_take_over_at_once_one_does(made: Engine) -> None:
     assert sorted(done) == [False, True]
     with made.connect() as connection:
         assert len({one.by for one in changes(connection)}) == 1
+
+
+def test_nothing_is_taken_over_that_leaves_behind_what_an_older_version_has_begun(made: Engine) -> None:
+    add_movement(made, add_organization(made), 100, "2023-01-10T10:00")
+    settle(made, Month(2023, 1))
+    with pytest.raises(InputError) as caught:
+        adopt(made, Settings(first_month="2025-01"), "ana")
+    assert str(caught.value) == (
+        "TICKETFLOW_FIRST_MONTH is 2025-01 here, and 2023-01 has begun to be settled in this database; set it to "
+        "2023-01 or an earlier month, then migrate again."
+    )
+    assert adopt(made, Settings(first_month="2023-01"), "ana")
+
+
+def test_nothing_is_taken_over_that_pays_closed_months_unasked(made: Engine) -> None:
+    # As an older version left it while payouts were off: due counted as paid.
+    close_owing(made, {add_organization(made): 88_000}, JANUARY)
+    with pytest.raises(InputError) as caught:
+        adopt(made, Settings(first_month="2026-01", payouts_from="2026-01"), "ana")
+    assert str(caught.value) == (
+        "TICKETFLOW_PAYOUTS_FROM is 2026-01 here, by which closed months pay 880.00 EUR of 1 organization; unset it "
+        "and migrate again, then `ticketflow payouts from 2026-01`, which asks whether that is right."
+    )
+    assert adopt(made, Settings(first_month="2026-01", payouts_from="2026-02"), "ana")
 
 
 # --- A process that says otherwise
@@ -225,6 +249,15 @@ def test_the_first_month_goes_back_as_long_as_no_month_is_closed(engine: Engine)
     assert change(engine, "first_month", "2025-11", "ana")[1] == "2025-11"
     settle_and_close(engine, JANUARY)
     assert "2026-01 is closed, and nothing before it will be" in refusal(engine, "first_month", "2025-10")
+
+
+def test_a_first_month_that_came_too_late_goes_back_to_the_first_that_is_closed(engine: Engine) -> None:
+    add_movement(engine, add_organization(engine), 100, "2026-01-10T10:00")
+    settle_and_close(engine, JANUARY, FEBRUARY)
+    # As a migration without TICKETFLOW_FIRST_MONTH once left it.
+    decide(engine, first_month=MARCH)
+    assert "2026-01 is closed" in refusal(engine, "first_month", "2025-12")
+    assert change(engine, "first_month", "2026-01", "ana") == ("2026-03", "2026-01")
 
 
 # --- Time that runs ahead

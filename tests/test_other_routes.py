@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from typer.testing import CliRunner
 from resources import ClockResource, DatabaseResource, DeliveryResource
 from sensors import outbox_relay, relay_outbox_job
 from tests.homes import fresh_home, variables_for
-from tests.relay.world import NOW, add, states
+from tests.installed import decide
+from tests.relay.world import DELIVERED, NOW, Receiver, add, delivery, run, states
 from tests.schedules.runs import failure
 from ticketflow_orch import cli
-from ticketflow_orch.delivery.agreed import accept_routes, adopt_routes, routes_changed
+from ticketflow_orch.delivery import Message, Outcome
+from ticketflow_orch.delivery.agreed import accept_routes, adopt_routes, agreeing, routes_changed
 from ticketflow_orch.delivery.configuration import read_routes
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
@@ -104,6 +107,42 @@ def test_the_first_routes_are_taken_over_and_no_later_ones(engine: Engine, file:
     assert not adopt_routes(engine, Settings(delivery=file), "ana")
     with engine.connect() as connection:
         assert read_installation(connection).routes_digest == routes(None)
+
+
+def test_who_migrates_a_server_for_others_and_names_no_file_decides_no_routes(
+    engine: Engine, home: Path, file: Path
+) -> None:
+    decide(engine, routes_digest=None)
+    assert not adopt_routes(engine, Settings(home=home), "ana", unnamed=False)
+    add(engine, "a")
+    refused = CliRunner().invoke(cli.app, ["outbox", "deliver"]).exception
+    assert str(refused).startswith("Nothing is delivered from here: default goes to file, file outbox.jsonl;")
+    assert "by the database to nowhere" in str(refused)
+    assert states(engine) == {"a": "PENDING"}
+    health = CliRunner().invoke(cli.app, ["health"]).output
+    assert "routes: nothing is delivered from here: default goes to file" in health
+    assert adopt_routes(engine, Settings(home=home, delivery=file), "ana", unnamed=False)
+
+
+def test_a_relay_ends_when_the_database_gets_other_routes(engine: Engine) -> None:
+    def accept_others(_: Message) -> Outcome:
+        accept_routes(engine, "default: elsewhere", "ana")
+        time.sleep(1)
+        return DELIVERED
+
+    first = Receiver(accept_others)
+    for name in ("a", "b"):
+        add(engine, name, "one")
+    with pytest.raises(InputError, match="Nothing is delivered from here"):
+        run(engine, delivery(first), agreed=agreeing(routes(None)))
+    assert states(engine) == {"a": "DELIVERED", "b": "PENDING"}
+
+
+def test_a_payout_in_doubt_is_not_asked_for_again_by_who_does_not_know_whether_it_is_looked_up(
+    paid_elsewhere: Engine, home: Path
+) -> None:
+    asked = ["payouts", "resolve", "--as", "again", "--month", "2026-03"]
+    assert "PayoutRequested goes to where all others go" in str(CliRunner().invoke(cli.app, asked).exception)
 
 
 def test_a_command_with_other_routes_delivers_nothing_and_says_what_is_different(

@@ -164,7 +164,7 @@ def _settled(row: Row[Any]) -> Stage:
 def _paid(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> Stage:
     if payouts.in_doubt or payouts.held:
         return Stage.ATTENTION
-    if not pays:
+    if not pays and not row.paid:
         return Stage.NONE
     if payouts.requested:
         return Stage.UNDER_WAY

@@ -96,9 +96,8 @@ class Explanation:
     """Everything about one organization and month. `lines` are all that is known by now, late movements included.
 
     `balances` are there when the month is closed and the organization is not parked. `payouts_from`: the first month
-    that the organization is paid for; None: payouts are off.
-    `balances` are there when the month is closed and the organization is not parked. `anomalies`: what is wrong with
-    movements of the month, or with what they reverse, accepted or not.
+    that the organization is paid for; None: payouts are off. `anomalies`: what is wrong with movements of the month, or
+    with what they reverse, accepted or not.
     """
 
     external_ref: str
@@ -122,6 +121,8 @@ class Explanation:
     def not_paid_here(self) -> str | None:
         """Why nothing about the month is paid here, in a sentence."""
         if self.payouts_from is None:
+            if any(balance.payable for balance in self.balances):
+                return None
             return "Payouts are off: what is due is carried."
         if self.month < self.payouts_from:
             return (

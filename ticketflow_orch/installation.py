@@ -12,10 +12,9 @@ from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import ProgrammingError
 
-from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
@@ -110,11 +109,10 @@ def disagreements(
         is_set = name in settings.model_fields_set
         said = getattr(settings, name)
         if said != value and (is_set or (loaded and name in LOADED)):
-            here = f"is {written(said)} here" if is_set else f"is not set here, which means {written(said)}"
             fix = f"set it to {written(value)}" if name in LOADED else "unset it"
             yield (
-                f"{_variable(name)} {here}, and the database says {written(value)}; {fix} and start again, or change "
-                f"the database with `{_command(name)} {written(said)}`."
+                f"{said_here(settings, name)}, and the database says {written(value)}; {fix} and start again, or "
+                f"change the database with `{_command(name)} {written(said)}`."
             )
     fixed = settings.fixed_clock
     if fixed is not None and fixed > database_now + _AHEAD and not installed.rehearsal:
@@ -124,12 +122,20 @@ def disagreements(
         )
 
 
-def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = False) -> bool:
-    """Take over what decides from `settings`, unless the row says it already; returns whether it was done now.
+def said_here(settings: Settings, name: str) -> str:
+    """What `settings` say of `name` here, set or not, as the beginning of a sentence."""
+    value = written(getattr(settings, name))
+    is_set = name in settings.model_fields_set
+    return f"{_variable(name)} " + (f"is {value} here" if is_set else f"is not set here, which means {value}")
 
-    Raises:
-        InputError: `rehearsal` is wanted of a database that was made for real, or holds organizations.
-    """
+
+def is_decided(connection: Connection) -> bool:
+    """Whether anything was taken over yet."""
+    return bool(connection.execute(_IS_DECIDED).scalar_one())
+
+
+def fill(connection: Connection, settings: Settings, by: str, *, rehearsal: bool) -> bool:
+    """Let an empty row have what `settings` say, in the caller's transaction; returns whether it was empty."""
     values: Mapping[str, object] = {
         "business_timezone": settings.business_timezone,
         "first_month": Month.parse(settings.first_month).first_day,
@@ -139,10 +145,7 @@ def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = Fals
         "rehearsal": rehearsal,
         "by": by,
     }
-    with transaction(engine) as connection:
-        if rehearsal:
-            _require_new(connection)
-        return connection.execute(_ADOPT, values).rowcount == 1
+    return connection.execute(_FILL, values).rowcount == 1
 
 
 def locked(connection: Connection) -> Installation:
@@ -217,17 +220,6 @@ def business_timezone(connection: Connection) -> str:
     return str(connection.execute(_BUSINESS_TIMEZONE).scalar_one())
 
 
-def _require_new(connection: Connection) -> None:
-    row = connection.execute(_READ_FOR_CHANGE).one()
-    if row.rehearsal:
-        return
-    if row.business_timezone is not None or connection.execute(_HAS_ORGANIZATIONS).scalar_one():
-        raise InputError(
-            "This database is not made for rehearsals, and becomes none; name a new one and "
-            "`ticketflow migrate --rehearsal` it."
-        )
-
-
 def _variable(name: str) -> str:
     return f"TICKETFLOW_{name.upper()}"
 
@@ -238,13 +230,15 @@ def _command(name: str) -> str:
 
 _READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
 
+_IS_DECIDED = text("SELECT business_timezone IS NOT NULL FROM installation")
+
 _READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")
 
 _CHANGES = text("SELECT * FROM installation_change ORDER BY id")
 
 _BUSINESS_TIMEZONE = text("SELECT coalesce(business_timezone, 'UTC') FROM installation")
 
-_ADOPT = text("""
+_FILL = text("""
     UPDATE installation SET business_timezone = CAST(:business_timezone AS text),
         first_month = CAST(:first_month AS date), payouts_from = CAST(:payouts_from AS date),
         mail_from = CAST(:mail_from AS timestamptz), auto_close = CAST(:auto_close AS boolean),
@@ -263,5 +257,3 @@ _WRITES = {
         ("routes_digest", "text"),
     )
 }
-
-_HAS_ORGANIZATIONS = text("SELECT EXISTS (SELECT FROM organization)")

@@ -19,9 +19,10 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from ticketflow_orch.account import account
 from ticketflow_orch.database import SessionLimits, connect_engine
 from ticketflow_orch.databases import Databases, serving
+from ticketflow_orch.deciding import adopt
 from ticketflow_orch.delivery.agreed import adopt_routes
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import Installation, adopt, require_agreement
+from ticketflow_orch.installation import Installation, require_agreement
 from ticketflow_orch.migrate import migrate, require_current_schema
 from ticketflow_orch.processes import listens
 from ticketflow_orch.settings import Settings
@@ -207,7 +208,8 @@ def _installed(settings: Settings, databases: Databases, asked: Preparing | None
         require_current_schema(engine)
         if asked is not None:
             adopt(engine, settings, account(), rehearsal=asked.rehearsal)
-            adopt_routes(engine, settings, account())
+            # Who migrates a server for others need not deliver; nobody has said then where events go.
+            adopt_routes(engine, settings, account(), unnamed=databases.embedded is not None)
         with engine.connect() as connection:
             return require_agreement(connection, settings)
     finally:

@@ -301,7 +301,7 @@ def deliver(engine: Engine) -> int:
     The demo's provider confirms each payout.
     """
     from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.delivery.agreed import require_routes
+    from ticketflow_orch.delivery.agreed import agreeing
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.delivery.kinds import KINDS
     from ticketflow_orch.payouts.listing import confirmed_payouts
@@ -310,9 +310,8 @@ def deliver(engine: Engine) -> int:
 
     delivery = read_delivery(settings())
     try:
-        with engine.connect() as connection:
-            require_routes(connection, delivery.digest)
-        delivered = drain(engine, delivery, KINDS, budget=_LONGEST_DELIVERY).delivered
+        agreed = agreeing(delivery.digest)
+        delivered = drain(engine, delivery, KINDS, budget=_LONGEST_DELIVERY, agreed=agreed).delivered
     finally:
         delivery.close()
     if delivered:

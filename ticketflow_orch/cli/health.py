@@ -100,7 +100,7 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     # The windows of the code location are those of the database, whatever the environment says.
     take_over(installed)
     yield from problems(read_situation(engine, settings), installed.business_timezone, settings.outbox_late)
-    if settings.delivery is not None:
+    if settings.delivery is not None or installed.routes_digest is None:
         yield from _other_routes(settings, installed)
 
 

@@ -25,13 +25,14 @@ def migrate(
 
     with running(settings(), asked=Preparing(own_server=True, rehearsal=rehearsal)) as instance:
         typer.echo("The schema was brought up to date." if instance.migrated else "The schema is up to date.")
-        differences = _other_routes(instance)
-    # Who migrates need not deliver, so a host without a file of routes says nothing about them.
-    if differences and settings().delivery is not None:
+        undecided, differences = _other_routes(instance)
+    # Who migrates need not deliver, so a host without a file of routes says nothing about those of others.
+    if differences and (settings().delivery is not None or undecided):
         typer.echo(f"Nothing will be delivered with these routes: {'; '.join(differences)}; {FIX}.", err=True)
 
 
-def _other_routes(instance: Instance) -> tuple[str, ...]:
+def _other_routes(instance: Instance) -> tuple[bool, tuple[str, ...]]:
+    """Whether the database has no routes yet, and how those of this host differ from what it has."""
     from ticketflow_orch.database import connect_engine
     from ticketflow_orch.delivery.agreed import routes_changed
     from ticketflow_orch.delivery.configuration import read_routes
@@ -41,6 +42,7 @@ def _other_routes(instance: Instance) -> tuple[str, ...]:
     engine = connect_engine(instance.databases.ticketflow, "ticketflow migrate", connections=1)
     try:
         with engine.connect() as connection:
-            return routes_changed(read_installation(connection).routes_digest, read_routes(settings()))
+            digest = read_installation(connection).routes_digest
+            return digest is None, routes_changed(digest, read_routes(settings()))
     finally:
         engine.dispose()

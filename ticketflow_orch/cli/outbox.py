@@ -209,7 +209,7 @@ def deliver(
 
     from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.delivery.agreed import require_routes
+    from ticketflow_orch.delivery.agreed import agreeing
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.delivery.kinds import KINDS
     from ticketflow_orch.relay import connections_for, drain
@@ -218,10 +218,8 @@ def deliver(
     delivery = read_delivery(settings())
     try:
         with database("outbox deliver", connections_for(delivery)) as engine:
-            with engine.connect() as connection:
-                require_routes(connection, delivery.digest)
-            now = settings().fixed_clock
-            drained = drain(engine, delivery, KINDS, budget=budget, now=lambda: clock.now(now))
+            now, agreed = settings().fixed_clock, agreeing(delivery.digest)
+            drained = drain(engine, delivery, KINDS, budget=budget, now=lambda: clock.now(now), agreed=agreed)
     finally:
         delivery.close()
     counted = {name.replace("_", " "): value for name, value in asdict(drained).items() if name != "seconds"}

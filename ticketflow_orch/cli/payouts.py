@@ -129,9 +129,9 @@ def _set_paid_from(engine: Engine, month: Month | None, organization: str | None
         if not _is_terminal():
             raise
         typer.echo(f"This pays {in_words(error.pays)} of closed months.")
-        typed = str(typer.prompt(f"Type {month} to agree")).strip()
-        if typed != str(month):
-            raise InputError(f"{typed!r} is not {month}; nothing is changed.") from None
+        typed = str(typer.prompt(f"Type {error.month} to agree")).strip()
+        if typed != str(error.month):
+            raise InputError(f"{typed!r} is not {error.month}; nothing is changed.") from None
         set_paid_from(engine, month, account(), organization=organization, confirmed=error.pays)
 
 
@@ -141,9 +141,9 @@ def _is_terminal() -> bool:
 
 def _show_paid_from(connection: Connection) -> None:
     from ticketflow_orch.cli.terminal import moment, plain_table
-    from ticketflow_orch.payouts.paid_from import in_words, read_paid_from, waiting
+    from ticketflow_orch.payouts.paid_from import comes_off, in_words, read_paid_from, waiting
 
-    found, owed = read_paid_from(connection), waiting(connection)
+    found, owed, history = read_paid_from(connection), waiting(connection), comes_off(connection)
     if found.everybody is None:
         typer.echo("Payouts are off: what is due is carried.")
     else:
@@ -160,6 +160,8 @@ def _show_paid_from(connection: Connection) -> None:
         typer.echo(f"These are the first {len(found.own)} of {found.own_count:,}.", err=True)
     if owed:
         typer.echo(f"Waiting because payouts are off: {in_words(owed)}.")
+    if history:
+        typer.echo(f"Comes off with the next month that is closed, as settled elsewhere: {in_words(history)}.")
 
 
 @app.command("pause")
@@ -243,6 +245,7 @@ def resolve(
     """Settle a payout in doubt by what the provider's people say; `again` also takes a whole month's."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.database import transaction
+    from ticketflow_orch.delivery.agreed import require_routes
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.payouts import decisions
     from ticketflow_orch.payouts.request import EVENT_TYPE
@@ -250,8 +253,12 @@ def resolve(
 
     if resolution == "again":
         selection = _selection(reference, month, currency)
-        looked_up = read_delivery(settings()).route(EVENT_TYPE).in_doubt == "look_up"
+        delivery = read_delivery(settings())
+        looked_up = delivery.route(EVENT_TYPE).in_doubt == "look_up"
         with database("payouts") as engine:
+            with engine.connect() as connection:
+                # By other routes the doubt would be forgotten where the relay looks up what is in doubt.
+                require_routes(connection, delivery.digest)
             asked = decisions.ask_again(engine, selection, account(), looked_up=looked_up)
         typer.echo(f"{asked:,} asked for again.")
         return

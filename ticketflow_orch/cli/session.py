@@ -26,8 +26,9 @@ def database(command: str, connections: int = 5, *, agreeing: bool = True) -> It
     from ticketflow_orch.account import account
     from ticketflow_orch.database import connect_engine
     from ticketflow_orch.databases import serving
+    from ticketflow_orch.deciding import adopt
     from ticketflow_orch.delivery.agreed import adopt_routes
-    from ticketflow_orch.installation import adopt, read_installation, require_agreement
+    from ticketflow_orch.installation import read_installation, require_agreement
     from ticketflow_orch.migrate import migrate, require_current_schema
     from ticketflow_orch.settings import settings
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.configuration import read_routes
+from ticketflow_orch.delivery.configuration import delivery_file, read_routes
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import locked, read_installation, write
 from ticketflow_orch.settings import Settings
+
+
+def agreeing(routes: str) -> Callable[[Connection], None]:
+    """What asks, as often as it is called, whether the database has these routes; see `require_routes`."""
+    return partial(require_routes, routes=routes)
 
 
 def require_routes(connection: Connection, routes: str) -> None:
@@ -31,8 +39,13 @@ def routes_changed(before: str | None, after: str) -> tuple[str, ...]:
     )
 
 
-def adopt_routes(engine: Engine, settings: Settings, by: str) -> bool:
-    """Let the database have the routes of `settings`, unless it has some; returns whether it was done now."""
+def adopt_routes(engine: Engine, settings: Settings, by: str, *, unnamed: bool = True) -> bool:
+    """Let the database have the routes of `settings`, unless it has some; returns whether it was done now.
+
+    `unnamed`: also where no file says any, so that all goes into a file of this machine's.
+    """
+    if not unnamed and delivery_file(settings) is None:
+        return False
     with engine.connect() as connection:
         if read_installation(connection).routes_digest is not None:
             return False

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.importing.currencies import unusual_currencies
+from ticketflow_orch.importing.history import history_to_be_paid
 from ticketflow_orch.importing.kinds import (
     EVENTS,
     KINDS,
@@ -177,7 +178,7 @@ def import_batches(
     existing = {kind: _count_existing(connection, kind) for kind in KINDS}
     new = {kind: staging.rows[kind] - existing[kind] for kind in KINDS}
     import_id = None
-    warnings = tuple(unusual_currencies(connection))
+    warnings = (*unusual_currencies(connection), *history_to_be_paid(connection))
     if any(new.values()):
         counts = {kind.name: new[kind] for kind in KINDS}
         import_id = connection.execute(_RECORD, {"source": source, **counts}).scalar_one()

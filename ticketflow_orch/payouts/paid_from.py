@@ -68,10 +68,14 @@ class PaidFrom:
 
 
 class UnconfirmedError(InputError):
-    """What closed months owe would be paid by a change; `pays` says how much, and nothing is changed."""
+    """What closed months owe would be paid from `month` on; `pays` says how much, and nothing is changed."""
 
-    def __init__(self, message: str, pays: tuple[Sum, ...]) -> None:
-        super().__init__(message)
+    def __init__(self, month: Month, pays: tuple[Sum, ...]) -> None:
+        super().__init__(
+            f"From {month} on, closed months pay {in_words(pays)}, with the payouts that are due and the next month "
+            "that is closed; confirm it by --yes."
+        )
+        self.month = month
         self.pays = pays
 
 
@@ -99,6 +103,25 @@ def waiting(connection: Connection) -> tuple[Sum, ...]:
     That which balances from before carried were off counted as paid is among it.
     """
     return _sums(connection.execute(_WAITING))
+
+
+def comes_off(connection: Connection) -> tuple[Sum, ...]:
+    """What the next closing takes off of closed months, as settled elsewhere, since a later month was set."""
+    return _sums(connection.execute(_COMES_OFF))
+
+
+def paid_of_closed(connection: Connection, month: Month | None, organization: str | None = None) -> tuple[Sum, ...]:
+    """What closed months pay once everybody, or `organization`, is paid from `month` on, and not before that."""
+    values = {"month": None if month is None else month.first_day, "organization": organization}
+    return _sums(connection.execute(_PAYS, values))
+
+
+def judged(connection: Connection, by: str) -> None:
+    """Say, for the caller's transaction, that a change of these months was judged, and who decided it.
+
+    Without it the database refuses one where books are closed.
+    """
+    connection.execute(_JUDGED, {"by": by})
 
 
 def set_paid_from(
@@ -129,14 +152,12 @@ def set_paid_from(
         _require_change(connection, month, organization)
         _require_no_closing(connection)
         _require_unpaid(connection.execute(_PAID_ALREADY, values).one_or_none())
-        pays = _sums(connection.execute(_PAYS, values))
-        if pays and confirmed is not True and confirmed != pays:
-            raise UnconfirmedError(
-                f"From {month} on, closed months pay {in_words(pays)}, with the payouts that are due and the next "
-                "month that is closed; confirm it by --yes.",
-                pays,
-            )
-        connection.execute(_NAMED, values)
+        pays = paid_of_closed(connection, month, organization)
+        # Where one organization is to be paid as all others, they are paid if it is.
+        begins = month or read_installation(connection).payouts_from
+        if begins and pays and confirmed is not True and confirmed != pays:
+            raise UnconfirmedError(begins, pays)
+        judged(connection, by)
         connection.execute(_SET if organization is None else _SET_OWN, values)
         if pays:
             connection.execute(_PAID_NO_MORE)
@@ -315,7 +336,23 @@ _PAYS = text(f"""
     GROUP BY paid.currency, exponent ORDER BY paid.currency
 """)
 
-_NAMED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
+_COMES_OFF = text(f"""
+    WITH member AS MATERIALIZED (
+        SELECT organization.id AS organization_id, CAST(last.month AS date) AS last_month, {pays_from()} AS pays_from
+        FROM organization CROSS JOIN LATERAL (
+            SELECT month, payouts_from, knows_history FROM organization_balance AS before
+            WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
+        ) AS last
+        WHERE knows_history AND last.payouts_from IS DISTINCT FROM {pays_from()} AND {pays_from()} IS NOT NULL
+    )
+    SELECT moved.currency, exponent, count(*) AS organizations, sum(settled) AS amount
+    FROM member CROSS JOIN LATERAL ({moved("member", "member.last_month")}) AS moved
+    JOIN currency ON code = moved.currency
+    WHERE settled > 0
+    GROUP BY moved.currency, exponent ORDER BY moved.currency
+""")
+
+_JUDGED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
 
 _SET = text("UPDATE installation SET payouts_from = CAST(:month AS date), changed_by = CAST(:by AS text)")
 

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch import clock
 from ticketflow_orch.delivery.configuration import Delivery
@@ -74,6 +74,7 @@ def drain(
     backoff: Backoff | None = None,
     now: Callable[[], datetime] = clock.now,
     stop: threading.Event | None = None,
+    agreed: Callable[[Connection], None] | None = None,
 ) -> Drained:
     """Deliver until nothing is due, or `budget` seconds are over, or `stop` is set.
 
@@ -81,8 +82,10 @@ def drain(
     claimed is begun within `patience` seconds or given back; its lease is that and what its route allows an attempt.
     Attempts that have begun come to their end, however long the route allows them to take; whatever is claimed and not
     begun goes back at once, without having used up an attempt. `engine` should offer `connections_for(delivery)`.
+    `agreed` is asked before anything is claimed and about twice a second: by raising InputError it ends the drain.
 
     Raises:
+        InputError: by `agreed`.
         DBAPIError: the database went away; what was claimed is due again when its lease is over.
     """
     began = time.monotonic()
@@ -96,6 +99,7 @@ def drain(
         patience=patience,
         until=began + budget,
         stop=stop or threading.Event(),
+        agreed=agreed,
     )
     while not shift.over():
         claimed = _work_lanes(shift)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -33,8 +33,9 @@ class Shift:
     """What the lanes of one drain share. `stop` and `until` (on the monotonic clock) end it.
 
     `leases`: for how many seconds a claim for each destination lasts: what it may wait to be begun, and what an attempt
-    may take. `pause`: the lanes are to end because lost events wait to be tried, which must happen while nothing else
-    is in flight. `gone`: the destinations that said that they want nothing any more.
+    may take. `agreed`: raises where the shift may not go on. `pause`: the lanes are to end because lost events wait to
+    be tried, which must happen while nothing else is in flight. `gone`: the destinations that said that they want
+    nothing any more.
     """
 
     engine: Engine
@@ -46,6 +47,7 @@ class Shift:
     patience: float
     until: float
     stop: threading.Event
+    agreed: Callable[[Connection], None] | None = None
     pause: threading.Event = field(default_factory=threading.Event)
     lost: set[Lost] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
@@ -79,9 +81,15 @@ class Shift:
             connection.exec_driver_sql(looking.PLANNED_AS_EVER)
 
     def know(self, connection: Connection, *, anew: bool = False) -> Waiting:
-        """What waits and what is stopped, as known for half a second at most, or `anew`."""
+        """What waits and what is stopped, as known for half a second at most, or `anew`.
+
+        Raises:
+            InputError: the shift may not go on.
+        """
         with self._lock:
             if anew or time.monotonic() - self._known_at >= _KNOWN:
+                if self.agreed is not None:
+                    self.agreed(connection)
                 self._waiting, self._known_at = looking.waiting(connection), time.monotonic()
             return self._waiting
 

@@ -59,7 +59,8 @@ organization = table(
         "payouts_from",
         sa.Date,
         CheckConstraint(
-            "isfinite(payouts_from) AND extract(day FROM payouts_from) = 1", name="organization_payouts_from_check"
+            "payouts_from >= '1970-01-01' AND payouts_from < '9999-01-01' AND extract(day FROM payouts_from) = 1",
+            name="organization_payouts_from_check",
         ),
         nullable=True,
     ),
