@@ -241,26 +241,28 @@ _FOUND_LATER = f"""
 """
 
 
-def standing(candidate: str) -> str:
-    """SQL: of the rows of `candidate` (movement_id, why, latest_id) those that are wrong by now, and how much of them.
+def standing(candidate: str, until: str | None = None) -> str:
+    """SQL: of the rows of `candidate` (movement_id, why, latest_id) those that are wrong, and how much of them.
 
-    `before_id` is the capture before, where there is one.
+    Wrong by now, or `until` then, the SQL of an instant. `before_id` is the capture before, where there is one.
     """
+    by_then = "" if until is None else f"AND first.occurred_at < {until}"
+    is_dated = "true" if until is None else f"moved.occurred_at < {until}"
     return f"""
         SELECT candidate.*, moved.organization_id, moved.currency, abs(rest.amount) AS questionable,
             before.id AS before_id
         FROM {candidate} AS candidate
         JOIN money_movement AS moved ON moved.id = candidate.movement_id
-        CROSS JOIN LATERAL (SELECT {kept("moved")} AS amount) AS rest
+        CROSS JOIN LATERAL (SELECT {kept("moved", until)} AS amount) AS rest
         LEFT JOIN LATERAL (
             SELECT min(first.id) AS id FROM money_movement AS first
             WHERE candidate.why = 'TWICE' AND first.reservation_id = moved.reservation_id AND first.id < moved.id
-                AND first.kind = 'CAPTURE' AND NOT first.is_void AND {kept("first")} > 0
+                AND first.kind = 'CAPTURE' AND NOT first.is_void {by_then} AND {kept("first", until)} > 0
         ) AS before ON true
         WHERE rest.amount <> 0 AND CASE candidate.why
             WHEN 'BEYOND' THEN (rest.amount > 0) <> (moved.amount > 0)
-            WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL
-            ELSE true
+            WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL AND {is_dated}
+            ELSE {is_dated}
         END
     """
 

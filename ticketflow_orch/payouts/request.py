@@ -11,7 +11,7 @@ from decimal import Decimal
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.alerts import Alert, alert_once
-from ticketflow_orch.anomalies import OPEN, by_the_end_of, search, standing
+from ticketflow_orch.anomalies import OPEN, search, standing
 from ticketflow_orch.books.history import pays_from_of
 from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
@@ -253,6 +253,7 @@ _NEXT = text(f"""
     JOIN organization ON organization.id = organization_id
 """)
 
+# What is in question is what was wrong at the end of the month and still is, whatever made it worse since.
 _WRITE = text(f"""
     WITH due AS MATERIALIZED (
         SELECT organization_id, currency, payable,
@@ -263,10 +264,17 @@ _WRITE = text(f"""
         {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
     ), candidate AS MATERIALIZED (
-        SELECT movement_id, why, latest_id FROM due JOIN movement_anomaly USING (organization_id, currency)
-        WHERE {OPEN} AND {by_the_end_of("CAST(:month AS date)")}
+        SELECT movement_id, why, latest_id, coalesce(ends_at, 'infinity') AS month_ends_at
+        FROM due
+        JOIN movement_anomaly USING (organization_id, currency)
+        JOIN organization ON organization.id = organization_id
+        LEFT JOIN settlement_window AS cut ON cut.timezone = organization.timezone
+            AND cut.month = CAST(:month AS date)
+        WHERE {OPEN}
     ), questionable AS MATERIALIZED (
-        SELECT organization_id, currency, sum(questionable) AS amount FROM ({standing("candidate")}) AS standing
+        SELECT organization_id, currency, sum(least(by_now.questionable, by_then.questionable)) AS amount
+        FROM ({standing("candidate")}) AS by_now
+        JOIN ({standing("candidate", "month_ends_at")}) AS by_then USING (movement_id, why, organization_id, currency)
         GROUP BY organization_id, currency
     ), judged AS (
         SELECT due.*, review, CASE WHEN amount > CAST(:share AS numeric) * payable THEN 'anomalies: ' || round(
