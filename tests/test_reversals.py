@@ -176,6 +176,12 @@ def test_a_movement_is_dated_later_than_the_business_time(engine: Engine, hall: 
     ]
 
 
+def test_a_movement_dated_ahead_that_was_voided_stands_in_nobodys_way(engine: Engine, hall: int) -> None:
+    add_void(engine, sale(engine, hall, at="2041-01-01T00:00"))
+    with engine.connect() as connection:
+        assert read_obstacles(connection, FIRST, JUNE) == ()
+
+
 def test_what_is_wrong_is_said_with_references_and_amounts(engine: Engine, hall: int) -> None:
     refunded_before_it_was_sold(engine, hall)
     assert only(engine).what.startswith("refund early of -51.40 is dated 2026-01-31 10:00 UTC, before movement-")

@@ -365,8 +365,9 @@ _NOTED = text(f"""
 """)
 
 _AHEAD = text("""
-    SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement
+    SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement AS moved
     WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void
+        AND NOT EXISTS (SELECT FROM money_movement AS void WHERE void.reverses_id = moved.id AND void.is_void)
 """)
 
 _MOVEMENT = text("SELECT id, organization_id FROM money_movement WHERE external_ref = CAST(:reference AS text)")
