@@ -279,21 +279,23 @@ def test_parked_and_unparked_while_a_relay_sends_each_is_paid_exactly_once(
     provider.behave(slow=0.2, pause=0.05)
     owed = owe(engine, 24)
     to = configuration(provider, tmp_path)
-    held = 0
 
     def disturb(organizations: list[str]) -> int:
         count = 0
         for name in organizations:
             parked = park(engine, name, "disputed", "ana", FIRST)
-            count += parked.held
             assert parked.held + len(parked.on_their_way) <= 1
-            assert unpark(engine, name, "ana").released == parked.held
+            # The relay may have held what it had not sent.
+            released = unpark(engine, name, "ana").released
+            assert parked.held <= released <= 1
+            count += released
         return count
 
     with ThreadPoolExecutor(3) as threads:
         names = [name for name, _, _ in reversed(owed)]
+        disturbing = [threads.submit(disturb, some) for some in (names[::2], names[1::2])]
         relay = threads.submit(pay, engine, delivery(to))
-        held = sum(threads.map(disturb, (names[::2], names[1::2])))
+        held = sum(one.result(PATIENCE) for one in disturbing)
         relay.result(PATIENCE * 2)
     pay(engine, delivery(to))
     assert held > 0
