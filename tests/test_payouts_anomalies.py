@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from tests.anomalous import found, reserve, sale, won_twice
+from tests.anomalous import chargeback, found, refund, reserve, sale, won, won_twice
 from tests.books import APRIL, FEBRUARY, MARCH, settle_and_close
 from tests.payable import request, request_and_die, rows
 from tests.rows import add_movement, add_organization
@@ -23,6 +24,7 @@ from ticketflow_orch.payouts.decisions import Selection
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 # Far above any review of the month as a whole.
 ANY_MONTH = {"review_factor": Decimal(10**6)}
+LATER = "2026-04-02T10:00"
 
 
 @pytest.fixture
@@ -190,3 +192,65 @@ def test_a_movement_that_is_captured_twice_holds_what_is_paid_for_it(engine: Eng
         sale(engine, hall, reservation_id=reservation, **FREE)
     pay(engine, MARCH)
     assert payouts(engine) == [("2026-03", "HELD", "anomalies: 51.40 EUR")]
+
+
+# --- Paid after the month that follows was settled
+
+
+def beyond(engine: Engine, hall: int) -> int:
+    sold = sale(engine, hall, 50_000, **FREE)
+    refund(engine, hall, sold, -50_000, **FREE)
+    chargeback(engine, hall, sold, -50_000, **FREE)
+    return sold
+
+
+def beyond_and_worse(engine: Engine, hall: int) -> None:
+    refund(engine, hall, beyond(engine, hall), -1, at=LATER, **FREE)
+
+
+def twice_and_worse(engine: Engine, hall: int) -> None:
+    reservation = reserve(engine, hall)
+    first, _ = (sale(engine, hall, 50_000, reservation_id=reservation, **FREE) for _ in range(2))
+    won(engine, hall, chargeback(engine, hall, first, -100, **FREE), 100, at=LATER, **FREE)
+
+
+def beyond_and_won(engine: Engine, hall: int) -> None:
+    sold = sale(engine, hall, 50_000, **FREE)
+    refund(engine, hall, sold, -50_000, **FREE)
+    won(engine, hall, chargeback(engine, hall, sold, -50_000, **FREE), 50_000, at=LATER, **FREE)
+
+
+def beyond_since(engine: Engine, hall: int) -> None:
+    sold = sale(engine, hall, 50_000, **FREE)
+    refund(engine, hall, sold, -50_000, **FREE)
+    chargeback(engine, hall, sold, -50_000, at=LATER, **FREE)
+
+
+def twice_since(engine: Engine, hall: int) -> None:
+    reservation = reserve(engine, hall)
+    for at in ("2026-03-10T10:05", LATER):
+        sale(engine, hall, 50_000, at=at, reservation_id=reservation, **FREE)
+
+
+@pytest.mark.parametrize(
+    ("build", "held"),
+    [(beyond_and_worse, True), (twice_and_worse, True), (beyond_and_won, False), (beyond_since, False),
+     (twice_since, False)],
+)  # fmt: skip
+def test_a_month_is_held_for_what_was_wrong_at_its_end_and_still_is_whatever_came_since(
+    engine: Engine, hall: int, build: Callable[[Engine, int], None], held: bool
+) -> None:
+    build(engine, hall)
+    settle_and_close(engine, MARCH)
+    settle(engine, APRIL)
+    request(engine, MARCH, **ANY_MONTH)
+    assert payouts(engine) == [("2026-03", "HELD", "anomalies: 500.00 EUR") if held else ("2026-03", "REQUESTED", None)]
+
+
+def test_what_became_worse_since_holds_the_later_month_too(engine: Engine, hall: int) -> None:
+    beyond_and_worse(engine, hall)
+    settle_and_close(engine, MARCH, APRIL)
+    request(engine, MARCH, **ANY_MONTH)
+    decisions.release(engine, Selection(reference=reference(engine, MARCH)), "eva")
+    request(engine, APRIL, **ANY_MONTH)
+    assert payouts(engine)[-1] == ("2026-04", "HELD", "anomalies: 500.01 EUR")

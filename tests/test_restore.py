@@ -38,9 +38,10 @@ from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.delivery.preparing import EventKind
 from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.health import problems
 from ticketflow_orch.importing import import_folder
-from ticketflow_orch.installation import read_installation
+from ticketflow_orch.installation import read_installation, require_agreement
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
 from ticketflow_orch.mails.message import MailOptions
 from ticketflow_orch.mails.reminders import prepare_reminders
@@ -176,6 +177,20 @@ def test_numbers_that_are_given_anew_after_a_restore_name_nobody_else_s_money(
         assert rows(engine, numbers) == rows(restored, numbers)
         assert states(restored) == {"CONFIRMED": 4}
     assert provider.paid == OWED
+
+
+def test_a_database_whose_installation_did_not_name_what_is_in_it_is_refused_by_everybody(
+    server: EmbeddedServer, engine: Engine
+) -> None:
+    owe(engine)
+    request(engine, review_first=True)
+    with backup(server, engine) as restored:
+        execute(restored, "ALTER TABLE installation DISABLE TRIGGER ALL")
+        execute(restored, "UPDATE installation SET id = gen_random_uuid()")
+        with restored.connect() as connection, pytest.raises(InputError, match="was named under another: a dump"):
+            require_agreement(connection, Settings())
+        [line] = [line for line in health(restored) if line.startswith("settings: The row of installation")]
+        assert line.endswith("restore the whole dump into a new database that nobody has migrated.")
 
 
 def test_another_installation_asks_under_ids_of_its_own(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import read_obstacles
 
 JUNE = instant("2026-06-15T12:00")
+PATIENCE = 30
 WARNINGS = {"reversed_once", "captured_once", "reversed_afterwards", "dated_by_now"}
 
 
@@ -174,6 +176,12 @@ def test_a_movement_is_dated_later_than_the_business_time(engine: Engine, hall: 
     assert said_of(audit(engine, now=JUNE)["dated_by_now"]) == [
         "hall EUR capture ahead of 51.40 is dated 2026-07-01 10:00 UTC, later than now"
     ]
+
+
+def test_a_movement_dated_ahead_that_was_voided_stands_in_nobodys_way(engine: Engine, hall: int) -> None:
+    add_void(engine, sale(engine, hall, at="2041-01-01T00:00"))
+    with engine.connect() as connection:
+        assert read_obstacles(connection, FIRST, JUNE) == ()
 
 
 def test_what_is_wrong_is_said_with_references_and_amounts(engine: Engine, hall: int) -> None:
@@ -336,6 +344,39 @@ def test_what_is_not_open_cannot_be_accepted(engine: Engine, hall: int) -> None:
     ):
         with pytest.raises(InputError, match=against), transaction(engine) as connection:
             accept(connection, [reference], "eva")
+
+
+def test_what_is_being_recorded_is_waited_for_before_anything_is_accepted(engine: Engine, hall: int) -> None:
+    sold = sale(engine, hall, external_ref="sold")
+    refund(engine, hall, sold)
+    with engine.connect() as connection, connection.begin() as slow:
+        connection.execute(
+            text("""
+                INSERT INTO money_movement (external_ref, organization_id, kind, reverses_id, currency, amount,
+                    commission_rate_bps, commission_tax_bps, occurred_at)
+                SELECT 'slow', organization_id, 'REFUND', id, currency, -amount, commission_rate_bps,
+                    commission_tax_bps, occurred_at
+                FROM money_movement WHERE id = :id
+            """),
+            {"id": sold},
+        )
+        refund(engine, hall, sold, -1)
+        with pytest.raises(InputError, match=r"Still writing movements after 0\.1 s: process"):
+            accepted(engine, 0.1)
+        with ThreadPoolExecutor(1) as threads:
+            accepting = threads.submit(accepted, engine, PATIENCE)
+            with pytest.raises(TimeoutError):
+                accepting.result(0.2)
+            slow.commit()
+            assert accepting.result(PATIENCE) == 1
+    assert found(engine, with_accepted=True) == [("BEYOND", "sold", PRICE + 1)]
+    refund(engine, hall, sold, -1)
+    assert found(engine) == [("BEYOND", "sold", PRICE + 2)]
+
+
+def accepted(engine: Engine, patience: float) -> int:
+    with transaction(engine) as connection:
+        return accept(connection, ["sold"], "eva", patience)
 
 
 def test_organizations_are_asked_about_alone_and_long_lists_are_counted(engine: Engine, hall: int) -> None:

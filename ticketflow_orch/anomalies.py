@@ -23,6 +23,7 @@ from ticketflow_orch.captures import kept
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.money import written_out
+from ticketflow_orch.settlement.passes import still_writing
 
 SEARCHED_AT_ONCE = 100_000
 # Of a flood of noted ones so many are judged where an answer must be quick.
@@ -153,20 +154,28 @@ def dated_ahead(connection: Connection, now: datetime | None) -> tuple[int, date
     return row.movements, row.since
 
 
-def accept(connection: Connection, references: Sequence[str], by: str) -> int:
+def accept(connection: Connection, references: Sequence[str], by: str, patience: float = 10) -> int:
     """Close what is wrong with the movements called `references`; a later movement that makes it worse opens it again.
 
-    Returns how many anomalies that were.
+    Whoever is writing movements has `patience` seconds to end: what is recorded and cannot be seen yet is not later by
+    its number. Returns how many anomalies that were.
 
     Raises:
-        InputError: there is no such movement, or nothing is open that could be accepted.
+        InputError: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.
     """
+    through = connection.execute(_RECORDED).scalar_one()
+    writing = still_writing(connection, patience)
+    if writing:
+        raise InputError(
+            f"Still writing movements after {patience:g} s: {', '.join(writing)}; let them commit or end them, then "
+            "accept what looks wrong."
+        )
     accepted = 0
     for reference in references:
         movement = connection.execute(_MOVEMENT, {"reference": reference}).one_or_none()
         if movement is None:
             raise InputError(f"There is no movement {reference!r}; `ticketflow anomalies list` shows their references.")
-        asked = {"movement_id": movement.id, "by": by, "with_accepted": False}
+        asked = {"movement_id": movement.id, "by": by, "with_accepted": False, "through": through}
         asked |= Members.only(movement.organization_id).parameters()
         rows = connection.execute(_ACCEPT, asked).rowcount
         if not rows:
@@ -241,26 +250,28 @@ _FOUND_LATER = f"""
 """
 
 
-def standing(candidate: str) -> str:
-    """SQL: of the rows of `candidate` (movement_id, why, latest_id) those that are wrong by now, and how much of them.
+def standing(candidate: str, until: str | None = None) -> str:
+    """SQL: of the rows of `candidate` (movement_id, why, latest_id) those that are wrong, and how much of them.
 
-    `before_id` is the capture before, where there is one.
+    Wrong by now, or `until` then, the SQL of an instant. `before_id` is the capture before, where there is one.
     """
+    by_then = "" if until is None else f"AND first.occurred_at < {until}"
+    is_dated = "true" if until is None else f"moved.occurred_at < {until}"
     return f"""
         SELECT candidate.*, moved.organization_id, moved.currency, abs(rest.amount) AS questionable,
             before.id AS before_id
         FROM {candidate} AS candidate
         JOIN money_movement AS moved ON moved.id = candidate.movement_id
-        CROSS JOIN LATERAL (SELECT {kept("moved")} AS amount) AS rest
+        CROSS JOIN LATERAL (SELECT {kept("moved", until)} AS amount) AS rest
         LEFT JOIN LATERAL (
             SELECT min(first.id) AS id FROM money_movement AS first
             WHERE candidate.why = 'TWICE' AND first.reservation_id = moved.reservation_id AND first.id < moved.id
-                AND first.kind = 'CAPTURE' AND NOT first.is_void AND {kept("first")} > 0
+                AND first.kind = 'CAPTURE' AND NOT first.is_void {by_then} AND {kept("first", until)} > 0
         ) AS before ON true
         WHERE rest.amount <> 0 AND CASE candidate.why
             WHEN 'BEYOND' THEN (rest.amount > 0) <> (moved.amount > 0)
-            WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL
-            ELSE true
+            WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL AND {is_dated}
+            ELSE {is_dated}
         END
     """
 
@@ -363,17 +374,22 @@ _NOTED = text(f"""
 """)
 
 _AHEAD = text("""
-    SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement
+    SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement AS moved
     WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void
+        AND NOT EXISTS (SELECT FROM money_movement AS void WHERE void.reverses_id = moved.id AND void.is_void)
 """)
 
 _MOVEMENT = text("SELECT id, organization_id FROM money_movement WHERE external_ref = CAST(:reference AS text)")
+
+# All that is below was recorded by now, if it ever is.
+_RECORDED = text("SELECT coalesce(max(id), 0) + 1 FROM money_movement")
 
 _ACCEPT = text(f"""
     WITH RECURSIVE {_asked(tuple(_FOUND_WHY))}
     INSERT INTO movement_anomaly AS known (movement_id, why, latest_id, organization_id, currency, accepted_to,
         accepted_at, accepted_by)
-    SELECT movement_id, why, latest_id, organization_id, currency, latest_id + 1, clock_timestamp(), CAST(:by AS text)
+    SELECT movement_id, why, latest_id, organization_id, currency, least(latest_id + 1, CAST(:through AS bigint)),
+        clock_timestamp(), CAST(:by AS text)
     FROM asked WHERE movement_id = CAST(:movement_id AS bigint) AND accepted_by IS NULL
     ON CONFLICT (movement_id, why) DO UPDATE SET latest_id = greatest(known.latest_id, excluded.latest_id),
         accepted_to = excluded.accepted_to, accepted_at = excluded.accepted_at, accepted_by = excluded.accepted_by

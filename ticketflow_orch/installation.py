@@ -33,7 +33,8 @@ class Installation:
     """What the database says of itself. `payouts_from` None: payouts are off. `mail_from` None: no statement is mailed.
 
     `id` names payments and events, see the restore. `routes_digest` is what the delivery's routes come to; None: none
-    were named yet. `rehearsal`: business time may run ahead of the database's clock here.
+    were named yet. `rehearsal`: business time may run ahead of the database's clock here. `named_otherwise`: what is in
+    the database has its names from another installation.
     """
 
     id: UUID
@@ -46,6 +47,7 @@ class Installation:
     changed_at: datetime
     changed_by: str
     rehearsal: bool = False
+    named_otherwise: bool = False
 
     @property
     def values(self) -> Mapping[str, Value]:
@@ -104,7 +106,16 @@ def decided(connection: Connection, settings: Settings) -> Settings:
 def disagreements(
     installed: Installation, settings: Settings, database_now: datetime, *, loaded: bool = False
 ) -> Iterator[str]:
-    """Each thing that `settings` say otherwise than the database, as a sentence; see `require_agreement`."""
+    """Each thing that `settings` say otherwise than the database, as a sentence; see `require_agreement`.
+
+    First of all, that the database says two things itself: under a new id what is paid would be asked for again.
+    """
+    if installed.named_otherwise:
+        yield (
+            f"The row of installation has the id {installed.id}, and what is in the outbox was named under another: a "
+            "dump was restored without that row, and payouts would be asked for again under other names; restore the "
+            "whole dump into a new database that nobody has migrated."
+        )
     for name, value in installed.values.items():
         is_set = name in settings.model_fields_set
         said = getattr(settings, name)
@@ -212,6 +223,7 @@ def _installation(row: Row[tuple[object, ...]]) -> Installation:
         changed_at=row.changed_at,
         changed_by=row.changed_by,
         rehearsal=row.rehearsal,
+        named_otherwise=row.named_otherwise,
     )
 
 
@@ -228,11 +240,19 @@ def _command(name: str) -> str:
     return "ticketflow payouts from" if name == "payouts_from" else f"ticketflow installation set {name}"
 
 
-_READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
+# The newest are asked, whose ids are of version 8 where an installation named them.
+_NAMED_OTHERWISE = """
+    EXISTS (
+        SELECT FROM (SELECT event_id, dedupe_key FROM outbox_event ORDER BY outbox_event.id DESC LIMIT 20) AS named
+        WHERE substr(CAST(event_id AS text), 15, 1) = '8'
+            AND event_id <> derived_id(installation.id, 'outbox_event', dedupe_key)) AS named_otherwise
+"""
+
+_READ = text(f"SELECT *, {_NAMED_OTHERWISE}, clock_timestamp() AS database_now FROM installation")
+
+_READ_FOR_CHANGE = text(f"SELECT *, {_NAMED_OTHERWISE} FROM installation FOR UPDATE")
 
 _IS_DECIDED = text("SELECT business_timezone IS NOT NULL FROM installation")
-
-_READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")
 
 _CHANGES = text("SELECT * FROM installation_change ORDER BY id")
 
@@ -247,7 +267,7 @@ _FILL = text("""
 """)
 
 _WRITES = {
-    name: text(f"UPDATE installation SET {name} = CAST(:value AS {kind}), changed_by = CAST(:by AS text)")  # noqa: S608
+    name: text(f"UPDATE installation SET {name} = CAST(:value AS {kind}), changed_by = CAST(:by AS text)")
     for name, kind in (
         ("business_timezone", "text"),
         ("first_month", "date"),

@@ -40,8 +40,8 @@ class Parking:
 def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: Month) -> Parking:
     """Park the organization from the first month that is not closed on: it gets no balance and no payout.
 
-    A month that is being closed counts as closed. `by` is who decided it. What is requested and was
-    never tried is held; what was is named, and comes to its end.
+    A month that is being closed counts as closed. `by` is who decided it. What is requested and cannot
+    have arrived is held; what may have is named, and comes to its end.
 
     Raises:
         InputError: there is no such organization, it is parked by hand already, or no reason is given.

@@ -1,7 +1,8 @@
-"""Whether an event that asks for money has its payout behind it: what nobody owes is never sent.
+"""Whether an event that asks for money has its payout behind it: what nobody owes is never sent, nor to the parked.
 
 The database refuses such an event when it is written; this is asked before every attempt all the same, about whatever
-is there by then.
+is there by then. So an event that was in a relay's hands when its organization was parked, and came back unsent, waits
+for the end of the parking as one does that nobody had taken.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from sqlalchemy import Connection, text
 
 from ticketflow_orch.delivery import Message
 
+# Why a payout is held whose organization is parked; after other reasons, if there are any.
+PARKED = "its organization is parked"
+BY_HAND = "parked.resolved_at IS NULL AND parked.reason IS NOT NULL"
 # An aggregate's id is any text.
 PAYOUT_OF_EVENT = """
     outbox_event AS event
@@ -37,18 +41,59 @@ OBJECTION = """
 
 
 def unbacked(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, str]:
-    """Why `messages` must not be sent, by event id; those that are not named may: a `Guard`."""
-    rows = connection.execute(_UNBACKED, {"event_ids": [message.event_id for message in messages]})
-    return {row.event_id: f"It asks for a payout that is not owed so: {row.objection}." for row in rows}
+    """Why `messages` must not be sent, by event id; those that are not named may: a `Guard`.
+
+    What cannot have arrived, and is for an organization that a person has parked by now, is held here and now: whoever
+    ends the parking finds it, or has ended it before.
+    """
+    rows = connection.execute(_UNBACKED, {"event_ids": [message.event_id for message in messages]}).all()
+    refused = {
+        row.event_id: f"It asks for a payout that is not owed so: {row.objection}." for row in rows if row.objection
+    }
+    parked = {row.event_id for row in rows} - refused.keys()
+    unsent = [message for message in messages if message.event_id in parked and not message.doubtful]
+    return refused | dict.fromkeys(_held(connection, unsent), PARKED)
 
 
-# What is in doubt may be asked for again.
+def _held(connection: Connection, unsent: Sequence[Message]) -> Sequence[UUID]:
+    """The events that were held; for the relay they are overtaken by that."""
+    if not unsent:
+        return ()
+    values = {"ids": [one.event_id for one in unsent], "attempts": [one.attempt for one in unsent]}
+    return connection.execute(_HOLD, values).scalars().all()
+
+
+# What is in doubt may be asked for again. What a person released in spite of the parking still has it as its reason.
 _UNBACKED = text(f"""
-    SELECT * FROM (
+    SELECT event_id, objection FROM (
         SELECT event_id, coalesce({OBJECTION}, CASE WHEN payout.state NOT IN ('REQUESTED', 'IN_DOUBT')
-            THEN 'the payout is ' || payout.state END) AS objection
+            THEN 'the payout is ' || payout.state END) AS objection,
+            NOT coalesce(payout.reason, '') LIKE '%{PARKED}' AND EXISTS (
+                SELECT FROM parked_organization AS parked
+                WHERE parked.organization_id = payout.organization_id AND {BY_HAND}) AS is_parked
         FROM {PAYOUT_OF_EVENT}
         WHERE event_id = ANY (CAST(:event_ids AS uuid[]))
     ) AS asked
-    WHERE objection IS NOT NULL
+    WHERE objection IS NOT NULL OR is_parked
+""")
+
+# The end of a parking waits for the lock on it, or has come first.
+_HOLD = text(f"""
+    WITH waiting AS MATERIALIZED (
+        SELECT payout.id, event.id AS outbox_id
+        FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS integer[])) AS mine (event_id, attempt)
+        JOIN outbox_event AS event ON event.event_id = mine.event_id AND event.attempts = attempt
+        JOIN payout ON dedupe_key = 'PayoutRequested:' || public_id
+        JOIN parked_organization AS parked ON parked.organization_id = payout.organization_id
+        WHERE event.state = 'INFLIGHT' AND payout.state = 'REQUESTED' AND {BY_HAND}
+        ORDER BY payout.id FOR UPDATE OF event, payout FOR SHARE OF parked
+    ), held AS (
+        UPDATE payout SET state = 'HELD', reason = concat_ws('; ', payout.reason, '{PARKED}')
+        FROM waiting WHERE payout.id = waiting.id
+    )
+    UPDATE outbox_event SET state = 'HELD', available_at = NULL, owner = NULL, lease_until = NULL,
+        attempts_forgiven = attempts_forgiven + 1,
+        first_attempt_at = CASE WHEN attempts > attempts_forgiven + 1 THEN first_attempt_at END
+    FROM waiting WHERE outbox_event.id = outbox_id
+    RETURNING outbox_event.event_id
 """)

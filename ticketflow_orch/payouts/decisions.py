@@ -16,8 +16,9 @@ from ticketflow_orch.anomalies import OPEN, by_the_end_of
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.backing import PARKED
 from ticketflow_orch.payouts.references import tell_shared
-from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, NOBODY_IS_PARKED_MEANWHILE, PARKED, mark_paid
+from ticketflow_orch.payouts.request import EVENT_TYPE, EVENTS, NOBODY_IS_PARKED_MEANWHILE, mark_paid
 
 STILL_HELD = (
     "Still held by somebody, or with a parked organization, or for anomalies: {:,}; release each by its reference."
@@ -122,7 +123,7 @@ def hold_parked(connection: Connection, organization: int) -> tuple[int, tuple[s
     """Hold what is requested for the organization with this id, which is parked in this transaction.
 
     Returns how many payouts are held now, and the references of those that were sent, or may have been, and have no
-    answer: nothing takes them back.
+    answer: nothing takes them back. What a relay has in its hands and does not send after all is held by it.
     """
     values = {"organization_id": organization}
     connection.execute(_LOCK_EVENTS_OF_PARKED, values)
@@ -407,7 +408,7 @@ _HOLD_PARKED = text(f"""
     WITH waiting AS MATERIALIZED (
         SELECT payout.id, event.id AS outbox_id FROM payout JOIN outbox_event AS event ON {_EVENT_OF_PAYOUT}
         WHERE organization_id = CAST(:organization_id AS bigint) AND payout.state = 'REQUESTED'
-            AND event.state = 'PENDING' AND event.first_attempt_at IS NULL
+            AND event.state = 'PENDING' AND event.doubtful_since IS NULL
         ORDER BY payout.id FOR UPDATE OF payout
     ), held AS (
         UPDATE payout SET state = 'HELD', reason = concat_ws('; ', reason, '{PARKED}')

@@ -11,13 +11,14 @@ from decimal import Decimal
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.alerts import Alert, alert_once
-from ticketflow_orch.anomalies import OPEN, by_the_end_of, search, standing
+from ticketflow_orch.anomalies import OPEN, search, standing
 from ticketflow_orch.books.history import pays_from_of
 from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import derived_event_id
+from ticketflow_orch.payouts.backing import PARKED
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
 from ticketflow_orch.settings import Settings
@@ -26,8 +27,6 @@ from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"
 AGGREGATE = "payout"
-# Why a payout is held whose organization is parked; after other reasons, if there are any.
-PARKED = "its organization is parked"
 
 # Organization and currency.
 _Key = tuple[int, str]
@@ -92,9 +91,9 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
 
     Harmless to repeat, to run twice at once and to be killed: a payout's key is (organization, currency, month), its
     event is written by the same statement, and both are there or neither. Anomalies are searched for first; a payout
-    with too many of them is held, and so is one to an organization that is parked by then. An organization is paid
-    nothing for a month before the first that is paid. A payout that cannot be written stops only itself: it is told
-    once and tried again by the next run, and until then the month is not paid.
+    with too many of them is held, and so is one to an organization that is parked by then, until it is no more. An
+    organization is paid nothing for a month before the first that is paid. A payout that cannot be written stops only
+    itself: it is told once and tried again by the next run, and until then the month is not paid.
 
     Raises:
         InputError: the month is not CLOSED.
@@ -171,9 +170,10 @@ def mark_paid(connection: Connection, month: Month) -> datetime | None:
 
 
 def payouts_due_months(connection: Connection) -> tuple[Month, ...]:
-    """The CLOSED months that pay anybody and whose payouts are not all written, in order.
+    """The CLOSED months that pay anybody and whose payouts are not all written, or parked for no reason any more.
 
-    A month that only waits for a person to release what is held is not due: another run would find nothing to do.
+    In order. A month that only waits for a person to release what is held is not due: another run would find nothing to
+    do.
     """
     first = first_paid_month(connection)
     if first is None:
@@ -253,6 +253,14 @@ _NEXT = text(f"""
     JOIN organization ON organization.id = organization_id
 """)
 
+# What nothing but a parking held that has ended by itself, as those do that a settlement began.
+_PARKED_NO_MORE = f"""
+    payout.state = 'HELD' AND payout.reason = '{PARKED}' AND NOT EXISTS (
+        SELECT FROM parked_organization AS parked
+        WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)
+"""
+
+# What is in question is what was wrong at the end of the month and still is, whatever made it worse since.
 _WRITE = text(f"""
     WITH due AS MATERIALIZED (
         SELECT organization_id, currency, payable,
@@ -263,10 +271,17 @@ _WRITE = text(f"""
         {_DUE}
         ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
     ), candidate AS MATERIALIZED (
-        SELECT movement_id, why, latest_id FROM due JOIN movement_anomaly USING (organization_id, currency)
-        WHERE {OPEN} AND {by_the_end_of("CAST(:month AS date)")}
+        SELECT movement_id, why, latest_id, coalesce(ends_at, 'infinity') AS month_ends_at
+        FROM due
+        JOIN movement_anomaly USING (organization_id, currency)
+        JOIN organization ON organization.id = organization_id
+        LEFT JOIN settlement_window AS cut ON cut.timezone = organization.timezone
+            AND cut.month = CAST(:month AS date)
+        WHERE {OPEN}
     ), questionable AS MATERIALIZED (
-        SELECT organization_id, currency, sum(questionable) AS amount FROM ({standing("candidate")}) AS standing
+        SELECT organization_id, currency, sum(least(by_now.questionable, by_then.questionable)) AS amount
+        FROM ({standing("candidate")}) AS by_now
+        JOIN ({standing("candidate", "month_ends_at")}) AS by_then USING (movement_id, why, organization_id, currency)
         GROUP BY organization_id, currency
     ), judged AS (
         SELECT due.*, review, CASE WHEN amount > CAST(:share AS numeric) * payable THEN 'anomalies: ' || round(
@@ -290,8 +305,16 @@ _WRITE = text(f"""
         ORDER BY organization_id, judged.currency
         ON CONFLICT DO NOTHING
         RETURNING public_id, organization_id, currency, month, amount, state
+    ), let_go AS (
+        UPDATE payout SET state = 'REQUESTED', reason = NULL FROM due
+        WHERE payout.organization_id = due.organization_id AND payout.currency = due.currency
+            AND month = CAST(:month AS date) AND {_PARKED_NO_MORE}
+        RETURNING public_id, payout.organization_id, payout.currency, month, amount, state
+    ), woken AS (
+        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp()
+        FROM let_go WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
     ), asked AS (
-        SELECT * FROM written WHERE state = 'REQUESTED'
+        SELECT * FROM written WHERE state = 'REQUESTED' UNION ALL SELECT * FROM let_go
     ), told AS (
         {EVENTS}
     )
@@ -322,6 +345,8 @@ _PAID_AT = text("SELECT paid_at FROM settlement_period WHERE month = CAST(:month
 
 _DUE_MONTHS = text(f"""
     SELECT month FROM settlement_period AS period
-    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND paid_at IS NULL AND (NOT {_HELD} OR {UNREQUESTED})
+    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND (
+        (paid_at IS NULL AND (NOT {_HELD} OR {UNREQUESTED}))
+        OR EXISTS (SELECT FROM payout WHERE payout.month = period.month AND {_PARKED_NO_MORE}))
     ORDER BY month
 """)

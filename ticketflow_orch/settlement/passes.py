@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -104,18 +105,28 @@ def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
     Raises:
         IncompleteSettlementError: after `patience` seconds some are still open; names them.
     """
-    deadline = time.monotonic() + patience
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        awaited = _writers(connection)
-        while awaited and not _is_planned(connection, settlement):
-            if time.monotonic() > deadline:
-                raise IncompleteSettlementError(
-                    f"Still writing movements after {patience:g} s: {', '.join(sorted(awaited.values()))}; "
-                    "let them commit or end them, then settle the month again."
-                )
-            time.sleep(0.05)
-            still = _writers(connection)
-            awaited = {transaction: name for transaction, name in awaited.items() if transaction in still}
+        writing = still_writing(connection, patience, lambda: _is_planned(connection, settlement))
+    if writing:
+        raise IncompleteSettlementError(
+            f"Still writing movements after {patience:g} s: {', '.join(writing)}; "
+            "let them commit or end them, then settle the month again."
+        )
+
+
+def still_writing(
+    connection: Connection, patience: float, is_needless: Callable[[], bool] = lambda: False
+) -> Sequence[str]:
+    """Who has written movements by now and has not ended after `patience` seconds; nobody where that is needless."""
+    deadline = time.monotonic() + patience
+    awaited = _writers(connection)
+    while awaited and not is_needless():
+        if time.monotonic() > deadline:
+            return sorted(awaited.values())
+        time.sleep(0.05)
+        still = _writers(connection)
+        awaited = {transaction: name for transaction, name in awaited.items() if transaction in still}
+    return ()
 
 
 def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int = 100) -> dict[Month, dict[str, Window]]:
