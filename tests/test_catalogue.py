@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from tests.catalogue import ROLES
+from tests.homes import fresh_home, variables_for
 from tests.payable import rows
 from tests.statements import execute
 from ticketflow_orch import catalogue
 from ticketflow_orch.catalogue import RUN_ROLE, foreign_triggers, grant_faults, missing_objects
+from ticketflow_orch.cli.diagnosis import State, examine
+from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.outbox import EVENT_TYPES, WRITTEN_BY_THE_DATABASE
+from ticketflow_orch.settings import settings
 
 # Functions whose names are written out in full, because a setting would cost every call of theirs.
 WRITTEN_OUT = {"money_movement_recorded"}
@@ -218,3 +223,23 @@ def test_grants_that_were_widened_are_gone_when_the_role_is_made_again(granted: 
 
 def test_nothing_is_said_of_grants_where_runs_carry_no_role_of_their_own(engine: Engine) -> None:
     assert lacking(engine) == ()
+
+
+# --- The doctor
+
+
+@pytest.mark.parametrize(
+    ("table", "unanswered"),
+    [("settlement_period", {"order of recording", "payouts"}), ("installation", {"installation"})],
+)
+def test_the_doctor_names_a_table_that_was_dropped_and_all_else_that_it_finds(
+    server: EmbeddedServer, engine: Engine, scratch: Path, table: str, unanswered: set[str]
+) -> None:
+    execute(engine, f"DROP TABLE {table} CASCADE")
+    with fresh_home(scratch, TICKETFLOW_FIRST_MONTH="2014-10", **variables_for(engine.url, server.url("unused"))):
+        found = {finding.subject: finding for finding in examine(settings())}
+    assert f"table {table} is missing" in found["guards"].detail
+    for subject in unanswered:
+        assert f'lacks a part of its schema (relation "{table}" does not exist)' in found[subject].detail
+    wrong = {subject for subject, finding in found.items() if finding.state == State.WRONG}
+    assert wrong == {"guards", "dagster storage", *unanswered} | ({"payouts"} if table == "installation" else set())

@@ -124,6 +124,13 @@ def disagreements(
         )
 
 
+def standing_still(installed: Installation, settings: Settings) -> str | None:
+    """What to say of a clock that is fixed where business is for real: what comes due after it is never done."""
+    if settings.fixed_clock is None or installed.rehearsal:
+        return None
+    return f"business time stands still at {written(settings.fixed_clock)} here, and what comes due later is not done"
+
+
 def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = False) -> bool:
     """Take over what decides from `settings`, unless the row says it already; returns whether it was done now.
 
