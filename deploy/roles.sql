@@ -1,8 +1,9 @@
 -- The role that runs carry on a server of your own: what the code needs and no more. Run it as the owner of the schema,
 -- after `ticketflow migrate`, and again after each migration:
---   psql "$OWNER_URL" -v ON_ERROR_STOP=1 -f deploy/roles.sql
+--   psql "$OWNER_URL" -1 -v ON_ERROR_STOP=1 -f deploy/roles.sql
 -- Then: GRANT ticketflow_run TO a login role, and name that one in TICKETFLOW_DATABASE_URL. Migrations and imports are
--- for the owner. `ticketflow doctor` and `ticketflow audit` name what the role lacks, or may do beyond this.
+-- for the owner. `ticketflow doctor` and `ticketflow audit` name what the role lacks, or may do beyond this. One
+-- transaction (-1), so that runs never find the role without its grants.
 
 DO $$ BEGIN
     CREATE ROLE ticketflow_run NOLOGIN;
@@ -18,14 +19,17 @@ END $$;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC, ticketflow_run;
 
 REVOKE ALL ON ALL TABLES IN SCHEMA public FROM ticketflow_run;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM ticketflow_run;
 GRANT USAGE ON SCHEMA public TO ticketflow_run;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO ticketflow_run;
 
 -- Money is only ever added to the ledger; the triggers refuse the rest to everybody, the grants to this role.
 GRANT INSERT ON ledger_entry, settlement_window TO ticketflow_run;
-GRANT INSERT, UPDATE ON settlement_pass, settlement_chunk, settlement_total, parked_organization TO ticketflow_run;
--- A month begins OPEN.
+GRANT INSERT, UPDATE ON settlement_total, parked_organization TO ticketflow_run;
+-- A month begins OPEN, a pass RUNNING and a chunk PLANNED.
 GRANT INSERT (month), UPDATE ON settlement_period TO ticketflow_run;
+GRANT INSERT (month, pass, cutoff, is_full), UPDATE ON settlement_pass TO ticketflow_run;
+GRANT INSERT (month, pass, origin_month, low_id, high_id, organizations), UPDATE ON settlement_chunk TO ticketflow_run;
 -- A pass that is given up lets go of the chunks that nobody has worked on.
 GRANT DELETE ON settlement_chunk TO ticketflow_run;
 
@@ -53,8 +57,11 @@ GRANT UPDATE (state, available_at, attempts, attempts_forgiven, lease_until, own
     last_attempt_at, doubtful_since, last_error, last_response, destination, ended_at) ON outbox_event TO ticketflow_run;
 GRANT INSERT, DELETE ON delivery_stop TO ticketflow_run;
 
--- Closed books: balances and payouts are only ever added; of a payout only what becomes of it changes.
-GRANT INSERT ON organization_balance, payout, statement_mail TO ticketflow_run;
+-- Closed books: balances and payouts are only ever added; of a payout only what becomes of it changes, and none begins
+-- with an answer.
+GRANT INSERT ON organization_balance, statement_mail TO ticketflow_run;
+GRANT INSERT (public_id, organization_id, currency, month, amount, state, reason, run_id, anomalies_to) ON payout
+    TO ticketflow_run;
 GRANT UPDATE (state, reason, provider_ref, first_attempt_at, answered_at, returned_month, decided_by) ON payout
     TO ticketflow_run;
 -- What is wrong among movements is noted, and accepted by people.

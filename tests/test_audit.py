@@ -153,6 +153,12 @@ BREACHES = {
         " closing) VALUES (1, 'EUR', '2026-04-01', 0, 0, 0, 0, 0, 0)",
         "balances_in_closed_months", "2026-04 seller EUR has a balance of 0, and the month is SETTLED",
     ),
+    "an opening balance that was taken into no month": (
+        "INSERT INTO opening_balance (organization_id, currency, amount, balance_month)"
+        " VALUES (1, 'USD', 500, '2026-02-01')",
+        "balances_in_closed_months",
+        "2026-02 seller USD has an opening balance of 500 that counts as taken in, and no balance",
+    ),
     "a month that is open again": (
         "UPDATE settlement_period SET state = 'SETTLED', closed_at = NULL, closed_by = NULL, closed_role = NULL,"
         " paid_at = NULL, stated_at = NULL WHERE month = '2026-02-01'",

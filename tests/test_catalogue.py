@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from tests.catalogue import ROLES
+from tests.homes import fresh_home, variables_for
 from tests.payable import rows
 from tests.statements import execute
 from ticketflow_orch import catalogue
-from ticketflow_orch.catalogue import RUN_ROLE, grant_faults, missing_objects
+from ticketflow_orch.catalogue import RUN_ROLE, foreign_triggers, grant_faults, missing_objects
+from ticketflow_orch.cli.diagnosis import State, examine
+from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.outbox import EVENT_TYPES, WRITTEN_BY_THE_DATABASE
+from ticketflow_orch.settings import settings
 
 # Functions whose names are written out in full, because a setting would cost every call of theirs.
 WRITTEN_OUT = {"money_movement_recorded"}
@@ -75,6 +80,20 @@ def test_the_types_that_may_be_written_are_those_that_the_code_writes(engine: En
             "table outbox_event is not what the migrations made",
         ),
         ("ALTER TABLE reminder ALTER COLUMN kind DROP NOT NULL", "table reminder is not what the migrations made"),
+        ("CREATE TABLE more () INHERITS (ledger_entry)", "table ledger_entry is not what the migrations made"),
+        ("ALTER SEQUENCE outbox_event_id_seq CACHE 20", "sequence outbox_event_id_seq is not what the migrations made"),
+        (
+            "ALTER TABLE reminder DISABLE TRIGGER ALL",
+            "constraint reminder_reservation_id_fkey is missing or not valid",
+        ),
+        (
+            "GRANT EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) TO PUBLIC",
+            "function outbox_prune(timestamp with time zone,bigint) is not what the migrations made",
+        ),
+        (
+            "ALTER FUNCTION outbox_prune(timestamptz, bigint) OWNER TO pg_monitor",
+            "function outbox_prune(timestamp with time zone,bigint) is not what the migrations made",
+        ),
         ("DROP INDEX settlement_pass_one_running", "index settlement_pass_one_running is missing or not valid"),
         (
             "ALTER TABLE reminder DROP CONSTRAINT reminder_reservation_id_kind_event_date_key",
@@ -117,6 +136,35 @@ def test_what_is_not_as_it_was_built_is_named_alone(engine: Engine, damage: str,
 
 
 @pytest.mark.parametrize(
+    ("table", "faults"),
+    [
+        (
+            "outbox_event",
+            ("trigger others may change or drop what is written to outbox_event, and no migration made it",),
+        ),
+        ("reservation", ()),
+    ],
+)
+def test_a_trigger_of_others_is_named_where_only_this_project_writes(
+    engine: Engine, table: str, faults: tuple[str, ...]
+) -> None:
+    execute(engine, "CREATE FUNCTION others() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'")
+    execute(engine, f"CREATE TRIGGER others BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION others()")
+    with engine.connect() as connection:
+        assert foreign_triggers(connection) == faults
+    assert missing(engine) == ()
+
+
+def test_nobody_but_the_owner_may_lend_a_table_what_runs_with_the_owners_rights(engine: Engine) -> None:
+    lent = """
+        SELECT CAST(proname AS text) FROM pg_proc
+        WHERE pronamespace = CAST('public' AS regnamespace) AND prosecdef
+            AND has_function_privilege('public', oid, 'EXECUTE')
+    """
+    assert rows(engine, lent) == []
+
+
+@pytest.mark.parametrize(
     ("damage", "said"),
     [
         ("REVOKE INSERT ON ledger_entry FROM ticketflow_run", "may not INSERT ledger_entry, which runs need"),
@@ -134,6 +182,24 @@ def test_what_is_not_as_it_was_built_is_named_alone(engine: Engine, damage: str,
             "may not EXECUTE outbox_prune(timestamp with time zone,bigint), which runs need",
         ),
         ("GRANT CREATE ON SCHEMA public TO PUBLIC", "may create objects in the schema public"),
+        ("GRANT UPDATE ON payout TO ticketflow_run", "may UPDATE payout, which runs do not need"),
+        ("GRANT DELETE ON ledger_entry TO PUBLIC", "may DELETE ledger_entry, which runs do not need"),
+        (
+            "GRANT UPDATE (payouts_from, rehearsal) ON installation TO ticketflow_run",
+            "may UPDATE (payouts_from, rehearsal) installation, which runs do not need",
+        ),
+        (
+            "GRANT UPDATE ON SEQUENCE money_movement_id_seq TO ticketflow_run",
+            "may UPDATE money_movement_id_seq, which runs do not need",
+        ),
+        (
+            "GRANT EXECUTE ON FUNCTION money_movement_late_capture() TO ticketflow_run",
+            "may EXECUTE money_movement_late_capture(), which runs do not need",
+        ),
+        (
+            "ALTER TABLE settlement_pass OWNER TO ticketflow_run",
+            "may do all that the owner of settlement_pass may, as whom nothing guards the database",
+        ),
     ],
 )
 def test_what_the_role_of_runs_lacks_or_has_too_much_is_named(granted: Engine, damage: str, said: str) -> None:
@@ -146,5 +212,34 @@ def test_a_role_that_may_hide_tables_behind_its_own_is_named(granted: Engine) ->
     assert lacking(granted) == (f"role {RUN_ROLE} may create temporary tables in this database",)
 
 
+def test_grants_that_were_widened_are_gone_when_the_role_is_made_again(granted: Engine) -> None:
+    execute(granted, "GRANT ALL ON ALL TABLES IN SCHEMA public TO ticketflow_run")
+    execute(granted, "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ticketflow_run")
+    assert len(lacking(granted)) > 1
+    with granted.begin() as connection:
+        connection.exec_driver_sql(ROLES.read_text("utf-8"))
+    assert lacking(granted) == ()
+
+
 def test_nothing_is_said_of_grants_where_runs_carry_no_role_of_their_own(engine: Engine) -> None:
     assert lacking(engine) == ()
+
+
+# --- The doctor
+
+
+@pytest.mark.parametrize(
+    ("table", "unanswered"),
+    [("settlement_period", {"order of recording", "payouts"}), ("installation", {"installation"})],
+)
+def test_the_doctor_names_a_table_that_was_dropped_and_all_else_that_it_finds(
+    server: EmbeddedServer, engine: Engine, scratch: Path, table: str, unanswered: set[str]
+) -> None:
+    execute(engine, f"DROP TABLE {table} CASCADE")
+    with fresh_home(scratch, TICKETFLOW_FIRST_MONTH="2014-10", **variables_for(engine.url, server.url("unused"))):
+        found = {finding.subject: finding for finding in examine(settings())}
+    assert f"table {table} is missing" in found["guards"].detail
+    for subject in unanswered:
+        assert f'lacks a part of its schema (relation "{table}" does not exist)' in found[subject].detail
+    wrong = {subject for subject, finding in found.items() if finding.state == State.WRONG}
+    assert wrong == {"guards", "dagster storage", *unanswered} | ({"payouts"} if table == "installation" else set())

@@ -18,6 +18,7 @@ from tests.conftest import run_sql
 from tests.rows import add_movement, add_organization
 from tests.sessions import two_sessions
 from ticketflow_orch.database import SessionLimits, SwallowedError, connect_engine, parse_url, transaction
+from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 
@@ -151,8 +152,11 @@ def test_a_statement_a_wait_and_an_idle_transaction_are_ended_at_their_bounds(en
         connection.rollback()
         connection.exec_driver_sql("SELECT 1")
         holder.run("SELECT pg_sleep(0.5)")
-        with pytest.raises(InternalError, match="idle-in-transaction timeout"):
+        with pytest.raises(InternalError, match="idle-in-transaction timeout") as ended:
             connection.exec_driver_sql("SELECT 1")
+    fault = database_fault(ended.value)
+    assert fault is not None
+    assert fault.sentence.startswith("The database ended a transaction that nobody worked on (")
 
 
 def test_no_more_sessions_are_opened_than_allowed(url: URL) -> None:

@@ -40,6 +40,7 @@ HOSTILE = {
     "transform_null_equals": "on",
     "client_encoding": "LATIN1",
     "lc_numeric": "C",
+    "quote_all_identifiers": "on",
     "jit": "on",
     "statement_timeout": "1ms",
     "lock_timeout": "1ms",

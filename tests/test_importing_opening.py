@@ -130,6 +130,7 @@ def test_an_undo_that_races_a_closing_leaves_what_a_balance_opens_with(
     with two_sessions(engine) as (closer, undoer):
         undoer.run("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         undoer.run("SELECT FROM opening_balance")
+        closer.run("UPDATE settlement_period SET state = 'CLOSING'")
         closer.run(taking)
         undoing = undoer.start("DELETE FROM opening_balance")
         assert undoer.waits()

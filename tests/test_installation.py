@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +16,14 @@ from sqlalchemy.exc import DBAPIError
 from resources import DatabaseResource
 from tests.books import settle_and_close
 from tests.conftest import fresh_database
+from tests.homes import fresh_home, variables_for
 from tests.installed import decide
 from tests.payable import close_owing
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch import clock
+from ticketflow_orch.cli import diagnosis, health
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.deciding import adopt, change
 from ticketflow_orch.embedded import EmbeddedServer
@@ -268,6 +271,17 @@ def test_a_clock_that_is_fixed_ahead_works_on_nothing_but_rehearsals(engine: Eng
         agree(engine, ahead())
     adopt(made, Settings(), "ana", rehearsal=True)
     agree(made, ahead())
+
+
+def test_a_clock_that_stands_still_is_named_where_business_is_for_real(
+    server: EmbeddedServer, engine: Engine, scratch: Path
+) -> None:
+    still = "business time stands still at 2026-01-15T10:00:00+00:00 here, and what comes due later is not done"
+    variables = variables_for(engine.url, server.url("unused"))
+    with fresh_home(scratch, TICKETFLOW_FIXED_CLOCK="2026-01-15T10:00:00Z", **variables):
+        assert f"clock: {still}; unset TICKETFLOW_FIXED_CLOCK." in health.examine(current_settings())
+        [found] = [finding for finding in diagnosis.examine(current_settings()) if finding.subject == "clock"]
+    assert (found.state, found.detail) == (diagnosis.State.STOPPED, still)
 
 
 def test_only_a_rehearsal_settles_a_month_before_the_database_has_seen_its_end(engine: Engine, made: Engine) -> None:

@@ -25,7 +25,7 @@ from tests.monthly_statements.books import close, state
 from tests.payable import NOW, owing, request, requested_payout
 from tests.relay.world import DELIVERED, GONE, REJECTED, Receiver, add, delivery, run, states
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
-from tests.statements import LEDGER_ROW, begin_pass, execute, insertion, refusal
+from tests.statements import LEDGER_ROW, begin_month, begin_pass, execute, insertion, refusal
 from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
@@ -223,6 +223,10 @@ EVENT = "outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe
         "UPDATE money_movement SET amount = 1",
         "DELETE FROM money_movement",
         "SELECT setval('money_movement_id_seq', 1)",
+        "MERGE INTO ledger_entry USING (VALUES (1)) AS one (x) ON true WHEN MATCHED THEN DELETE",
+        "WITH gone AS (DELETE FROM money_movement RETURNING id) SELECT id FROM gone",
+        "INSERT INTO settlement_window VALUES ('2026-03-01', 'UTC', '2026-03-01Z', '2026-04-01Z')"
+        " ON CONFLICT (month, timezone) DO UPDATE SET ends_at = excluded.ends_at",
         "UPDATE organization SET commission_rate_bps = 0",
         "UPDATE organization SET timezone = 'UTC'",
         "INSERT INTO organization (name) VALUES ('mine')",
@@ -236,6 +240,12 @@ EVENT = "outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe
         "UPDATE payout SET anomalies_to = NULL",
         "DELETE FROM movement_anomaly",
         "DELETE FROM settlement_period",
+        "INSERT INTO settlement_pass (month, pass, cutoff, state) VALUES ('2026-03-01', 1, 1, 'DONE')",
+        "INSERT INTO settlement_chunk (month, pass, origin_month, low_id, state)"
+        " VALUES ('2026-03-01', 1, '2026-03-01', 1, 'DONE')",
+        "INSERT INTO payout (organization_id, currency, month, amount, state, answered_at)"
+        " VALUES (1, 'EUR', '2026-03-01', 1, 'CONFIRMED', now())",
+        "DELETE FROM anomaly_search",
         f"INSERT INTO {PERIOD} VALUES ('2026-03-01', 'CLOSED', now(), 'me', now(), 'me', 'me')",
         "TRUNCATE settlement_period CASCADE",
         "DELETE FROM settlement_pass",
@@ -301,6 +311,43 @@ def test_the_role_of_runs_deletes_no_event_that_is_young_or_not_ended(engine: En
     assert "stays in the outbox" in refusal(restricted, "SELECT outbox_prune(clock_timestamp(), 10)")
     execute(restricted, "SELECT outbox_prune(now() - interval '90 days', 10)")
     assert states(engine) == {"pending": "PENDING"}
+
+
+def test_the_role_of_runs_makes_no_event_old_enough_to_be_deleted(engine: Engine, restricted: Engine) -> None:
+    add(engine, "sent")
+    claim = "UPDATE outbox_event SET state = 'INFLIGHT', owner = 'me', lease_until = now(), attempts = 1"
+    end = "UPDATE outbox_event SET state = 'DELIVERED', owner = NULL, lease_until = NULL, available_at = NULL, ended_at"
+    execute(restricted, claim)
+    assert "which is past" in refusal(restricted, f"{end} = '2020-01-01Z'")
+    execute(restricted, f"{end} = clock_timestamp()")
+    assert "which is past" in refusal(restricted, "UPDATE outbox_event SET ended_at = '2020-01-01Z'")
+
+
+@pytest.mark.parametrize(
+    ("statement", "sentence"),
+    [
+        (
+            "UPDATE opening_balance SET balance_month = '2020-01-01'",
+            "month 2020-01 takes nothing in from opening_balance",
+        ),
+        (
+            "UPDATE payout SET state = 'REJECTED', answered_at = now(), returned_month = '2026-03-01'",
+            "month 2026-03 takes nothing in from payout",
+        ),
+        ("UPDATE anomaly_search SET searched_to = 1000000", "no settlement has read to 1000000"),
+        (
+            "UPDATE settlement_period SET month = '2020-01-01' WHERE month = '2026-04-01'",
+            "a settlement period is of one month for good",
+        ),
+    ],
+)
+def test_the_role_of_runs_says_of_nothing_that_it_was_dealt_with_when_it_was_not(
+    engine: Engine, restricted: Engine, statement: str, sentence: str
+) -> None:
+    requested_payout(engine)
+    begin_month(engine, "2026-04-01")
+    add_opening_balance(engine, 1, 50_000, "USD")
+    assert sentence in refusal(restricted, statement)
 
 
 # --- Roles that may do more, and a session that brings tables or a path of its own

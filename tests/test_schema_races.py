@@ -119,7 +119,15 @@ def test_a_first_movement_waits_for_the_zone_that_is_moving(engine: Engine) -> N
 
 
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-@pytest.mark.parametrize("change", [MOVE_ZONE, "UPDATE organization SET currency = 'JPY'"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        MOVE_ZONE,
+        "UPDATE organization SET currency = 'JPY'",
+        "DELETE FROM organization",
+        "DELETE FROM money_movement",
+    ],
+)
 def test_what_is_judged_by_movements_is_not_judged_by_a_snapshot_that_is_older(
     engine: Engine, level: str, change: str
 ) -> None:

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -65,12 +66,16 @@ def test_a_black_hole_ends_what_dagster_waits_for(server: EmbeddedServer, url: U
         engine.dispose()
 
 
-def test_the_url_of_dagsters_storage_carries_the_bounds_that_it_does_not_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = URL.create("postgresql", "u", host="db.example.com", database="ticketflow")
+@pytest.mark.parametrize("place", [{"host": "db.example.com"}, {"query": {"host": "db.example.com"}}, {}])
+def test_the_url_of_dagsters_storage_carries_the_bounds_that_it_does_not_name(
+    monkeypatch: pytest.MonkeyPatch, place: dict[str, Any]
+) -> None:
+    ours = URL.create("postgresql", "u", database="ticketflow", **place)
     other = ours.set(database="dagster").update_query_dict({"tcp_user_timeout": "5000"})
     for name, value in variables_for(ours, other).items():
         monkeypatch.setenv(name, value)
-    assert dict(resolve(Settings()).dagster.query) == TCP | {"tcp_user_timeout": "5000"}
+    expected = {**place.get("query", {}), **TCP, "tcp_user_timeout": "5000"}
+    assert dict(resolve(Settings()).dagster.query) == expected
 
 
 def test_the_bounds_reach_the_driver(url: URL) -> None:

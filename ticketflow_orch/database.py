@@ -33,6 +33,8 @@ _PINNED = {
     "array_nulls": "on",
     "transform_null_equals": "off",
     "row_security": "off",
+    # Definitions are compared as they are written out.
+    "quote_all_identifiers": "off",
 }
 # The bounds too; what else a URL asks for is not ours to judge.
 _JUDGED = {*_PINNED, "statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"}

@@ -8,6 +8,12 @@ from dataclasses import dataclass
 # (True), or an outage; what is said, and what to do.
 _CAUSES: dict[str, tuple[bool, str, str]] = {
     "25006": (True, "The database takes no writes", "name the primary server, or have it made writable"),
+    "25P03": (False, "The database ended a transaction that nobody worked on", "run the command again"),
+    "25P04": (
+        False,
+        "The database ended a transaction that took too long",
+        "have its transaction_timeout raised, then run the command again",
+    ),
     "42501": (True, "The database's role may not do this", "run the command as a role that may, or have it granted"),
     "42P01": (
         True,

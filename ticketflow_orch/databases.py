@@ -252,9 +252,13 @@ def _with_driver(url: URL, driver: str) -> URL:
 
 
 def _giving_up_silence(url: URL) -> URL:
-    """`url` with the keepalives that our own sessions have: Dagster opens its sessions by nothing but its URL."""
+    """`url` with the keepalives that our own sessions have: Dagster opens its sessions by nothing but its URL.
+
+    Its host may stand among the options, or in the environment; a socket needs none.
+    """
     missing = {name: value for name, value in TCP.items() if name not in url.query}
-    return url.update_query_dict(missing) if url.host else url
+    is_socket = str(url.host or url.query.get("host", "")).startswith(("/", "@"))
+    return url if is_socket else url.update_query_dict(missing)
 
 
 def _address(url: URL) -> tuple[object, ...]:

@@ -140,6 +140,13 @@ def said_here(settings: Settings, name: str) -> str:
     return f"{_variable(name)} " + (f"is {value} here" if is_set else f"is not set here, which means {value}")
 
 
+def standing_still(installed: Installation, settings: Settings) -> str | None:
+    """What to say of a clock that is fixed where business is for real: what comes due after it is never done."""
+    if settings.fixed_clock is None or installed.rehearsal:
+        return None
+    return f"business time stands still at {written(settings.fixed_clock)} here, and what comes due later is not done"
+
+
 def is_decided(connection: Connection) -> bool:
     """Whether anything was taken over yet."""
     return bool(connection.execute(_IS_DECIDED).scalar_one())

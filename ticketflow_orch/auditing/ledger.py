@@ -39,7 +39,7 @@ def wrong_totals(connection: Connection, month: Month, asked: Asked) -> Finding:
 
 
 def misplaced_balances(connection: Connection, asked: Asked) -> Iterator[Finding]:
-    """Balances of months that are neither closed nor being closed."""
+    """Balances of months that are neither closed nor being closed, and opening balances taken into none."""
     yield from findings(connection, _MISPLACED_BALANCES, asked.parameters())
 
 
@@ -165,6 +165,14 @@ _MISPLACED_BALANCES = f"""
     LEFT JOIN settlement_period AS period ON period.month = balance.month
     LEFT JOIN organization ON organization.id = organization_id
     WHERE organization_id {_MEMBERS} AND coalesce(state, 'OPEN') NOT IN ('CLOSING', 'CLOSED')
+    UNION ALL
+    SELECT CAST(balance_month AS date), external_ref, opening.currency,
+        'has an opening balance of ' || amount || ' that counts as taken in, and no balance'
+    FROM opening_balance AS opening JOIN organization ON organization.id = organization_id
+    WHERE organization_id {_MEMBERS} AND balance_month IS NOT NULL AND NOT EXISTS (
+        SELECT FROM organization_balance AS balance
+        WHERE balance.organization_id = opening.organization_id AND balance.month = opening.balance_month
+            AND balance.currency = opening.currency)
 """
 
 _OUT_OF_ORDER = """

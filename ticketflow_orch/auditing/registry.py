@@ -12,7 +12,7 @@ from ticketflow_orch.audit import EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.auditing import currencies, effects, ledger, payouts
 from ticketflow_orch.auditing.model import Asked, Invariant, Question, Scope, sentences
 from ticketflow_orch.books import audit as books
-from ticketflow_orch.catalogue import grant_faults
+from ticketflow_orch.catalogue import foreign_triggers, grant_faults
 from ticketflow_orch.database import session_faults
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import audit as paying
@@ -59,7 +59,7 @@ def _order(connection: Connection, _: Asked) -> Iterator[Finding]:
 
 
 def _guards(connection: Connection, _: Asked) -> Iterator[Finding]:
-    return sentences(audit.missing_guards(connection))
+    return sentences((*audit.missing_guards(connection), *foreign_triggers(connection)))
 
 
 def _no_anomaly(why: Why) -> Question:
@@ -84,7 +84,8 @@ def _session(connection: Connection, _: Asked) -> Iterator[Finding]:
 INVARIANTS = (
     Invariant(
         "guarded",
-        "Every table, constraint, index, trigger and function is as the migrations made it, and switched on.",
+        "Every table, constraint, index, trigger and function is as the migrations made it, and switched on; no other "
+        "trigger may change or drop what is written.",
         "Run `ticketflow migrate` on a copy to see what should be there, then create it again as the schema's owner; "
         "ask what was written meanwhile.",
         Scope.DATABASE,
@@ -92,8 +93,9 @@ INVARIANTS = (
     ),
     Invariant(
         "granted",
-        "The role of runs holds what deploy/roles.sql grants, and can make no temporary tables.",
-        "Run deploy/roles.sql again, as the owner of the database.",
+        "The role of runs holds what deploy/roles.sql grants, and nothing beyond it.",
+        "Run deploy/roles.sql again, as the owner of the database; what is left was granted to everybody, or to a role "
+        "that this one is a member of: REVOKE it there.",
         Scope.DATABASE,
         _grants,
     ),
@@ -201,7 +203,7 @@ INVARIANTS = (
     ),
     Invariant(
         "balances_in_closed_months",
-        "Balances stand in months that are closed or being closed.",
+        "Balances stand in months that are closed or being closed, and opening balances are taken into them.",
         _BY_HAND,
         Scope.DATABASE,
         ledger.misplaced_balances,

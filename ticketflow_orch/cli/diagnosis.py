@@ -7,20 +7,24 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version
 
 from dagster import DagsterInstance
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.database import clocks, connect_engine, session_faults
+from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
 from ticketflow_orch.delivery.agreed import FIX, routes_changed
 from ticketflow_orch.delivery.configuration import read_routes
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import Installation, disagreements, read_installation, written
+from ticketflow_orch.installation import Installation, disagreements, read_installation, standing_still, written
 from ticketflow_orch.instance import (
     POOLS,
     dagster_home,
@@ -71,13 +75,33 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _server(databases)
     if databases.embedded is not None and not databases.embedded.is_running():
         return
-    schema = _schema(databases)
-    yield schema
-    if schema.state == State.OK:
+    schema = list(_schema(databases))
+    yield from schema
+    if all(finding.state == State.OK for finding in schema):
         yield from _defences(databases)
-        yield from _installation(settings, databases)
-        yield _payouts(databases)
+        yield from _asked(databases, "installation", partial(_installation, settings))
+        yield from _asked(databases, "payouts", _payouts)
     yield from _dagster(settings, databases)
+
+
+def _asked(
+    databases: Databases, subject: str, question: Callable[[Connection], Iterator[Finding]]
+) -> Iterator[Finding]:
+    """What the database answers; where it has no answer, as without a table, that is found, and hides nothing else."""
+    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=2)
+    try:
+        with engine.connect() as connection:
+            yield from question(connection)
+    except InputError as error:
+        yield Finding(subject, State.WRONG, str(error), _MIGRATE)
+    except DBAPIError as error:
+        no_answer = database_fault(error)
+        if no_answer is None:
+            raise
+        found, _, mend = no_answer.sentence.removesuffix(".").partition("); ")
+        yield Finding(subject, State.WRONG, f"{found})", mend)
+    finally:
+        engine.dispose()
 
 
 def _versions() -> Finding:
@@ -122,61 +146,55 @@ def _server(databases: Databases) -> Finding:
     return Finding("server", State.OK, f"embedded, process {server.pid() or 'out of sight'}, in {server.data}")
 
 
-def _schema(databases: Databases) -> Finding:
+def _schema(databases: Databases) -> Iterator[Finding]:
+    def question(connection: Connection) -> Iterator[Finding]:
+        require_current_schema(connection.engine)
+        yield Finding("schema", State.OK, "at the revision of this code")
+
     found = fault(databases.ticketflow, OURS)
     if found is not None:
-        return Finding("schema", State.WRONG, found, f"where only the database is missing, {_MIGRATE}")
-    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
-    try:
-        require_current_schema(engine)
-    except InputError as error:
-        return Finding("schema", State.WRONG, str(error), _MIGRATE)
-    finally:
-        engine.dispose()
-    return Finding("schema", State.OK, "at the revision of this code")
+        yield Finding("schema", State.WRONG, found, f"where only the database is missing, {_MIGRATE}")
+    else:
+        yield from _asked(databases, "schema", question)
 
 
 def _defences(databases: Databases) -> Iterator[Finding]:
     """Whether the database still guards money, lets runs do their work, and gives sessions what they ask for."""
     from ticketflow_orch.audit import missing_guards, order_faults
-    from ticketflow_orch.catalogue import grant_faults
+    from ticketflow_orch.catalogue import foreign_triggers, grant_faults
 
-    asked = (
+    for subject, question, right in (
         ("guards", missing_guards, "all that the migrations built is there and switched on"),
+        ("triggers", foreign_triggers, "nobody else's changes or drops what only this project writes"),
         ("order of recording", order_faults, "ids of movements are drawn one at a time, ahead of all that was read"),
-        ("grants", grant_faults, "the role of runs holds what it needs"),
+        ("grants", grant_faults, "the role of runs holds what it needs, and no more"),
         ("session", session_faults, "its settings and bounds are those that were asked for"),
-    )
-    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
-    try:
-        with engine.connect() as connection:
-            for subject, question, right in asked:
-                faults = question(connection)
-                if faults:
-                    more = (f"and {len(faults) - _NAMED} more",) if faults[_NAMED:] else ()
-                    detail = "; ".join((*faults[:_NAMED], *more))
-                    yield Finding(subject, State.WRONG, detail, "`ticketflow audit` says what to do")
-                else:
-                    yield Finding(subject, State.OK, right)
-    finally:
-        engine.dispose()
+    ):
+        yield from _asked(databases, subject, partial(_defence, subject, question, right))
 
 
-def _installation(settings: Settings, databases: Databases) -> Iterator[Finding]:
-    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
-    try:
-        with engine.connect() as connection:
-            installed = read_installation(connection)
-            database_now, _ = clocks(connection)
-    except InputError as error:
-        yield Finding("installation", State.WRONG, str(error), _MIGRATE)
-        return
-    finally:
-        engine.dispose()
+def _defence(
+    subject: str, question: Callable[[Connection], tuple[str, ...]], right: str, connection: Connection
+) -> Iterator[Finding]:
+    faults = question(connection)
+    if faults:
+        more = (f"and {len(faults) - _NAMED} more",) if faults[_NAMED:] else ()
+        detail = "; ".join((*faults[:_NAMED], *more))
+        yield Finding(subject, State.WRONG, detail, "`ticketflow audit` says what to do")
+    else:
+        yield Finding(subject, State.OK, right)
+
+
+def _installation(settings: Settings, connection: Connection) -> Iterator[Finding]:
+    installed = read_installation(connection)
+    database_now, _ = clocks(connection)
     faults = list(disagreements(installed, settings, database_now))
     said = ", ".join(f"{name} {written(value)}" for name, value in installed.values.items())
     detail = " ".join(faults) or f"{said}; `ticketflow installation` says since when"
     yield Finding("installation", State.WRONG if faults else State.OK, detail, "as it says" if faults else "")
+    still = standing_still(installed, settings)
+    if still is not None:
+        yield Finding("clock", State.STOPPED, still, "unset TICKETFLOW_FIXED_CLOCK, unless this is a demonstration")
     yield _routes(settings, installed)
 
 
@@ -192,22 +210,15 @@ def _routes(settings: Settings, installed: Installation) -> Finding:
     return Finding("routes", state, f"nothing is delivered from here: {'; '.join(differences)}", FIX)
 
 
-def _payouts(databases: Databases) -> Finding:
+def _payouts(connection: Connection) -> Iterator[Finding]:
     from ticketflow_orch.payouts.paid_from import in_words, read_paid_from, waiting
 
-    subject = "payouts"
-    engine = connect_engine(databases.ticketflow, "ticketflow doctor", connections=1)
-    try:
-        with engine.connect() as connection:
-            paid_from, owed = read_paid_from(connection), waiting(connection)
-    except InputError as error:
-        return Finding(subject, State.WRONG, str(error), _MIGRATE)
-    finally:
-        engine.dispose()
+    paid_from, owed = read_paid_from(connection), waiting(connection)
     if owed:
         mend = "`ticketflow payouts from YYYY-MM` names the first month that is paid"
-        return Finding(subject, State.STOPPED, f"{paid_from}, and {in_words(owed)} wait", mend)
-    return Finding(subject, State.OK, str(paid_from))
+        yield Finding("payouts", State.STOPPED, f"{paid_from}, and {in_words(owed)} wait", mend)
+    else:
+        yield Finding("payouts", State.OK, str(paid_from))
 
 
 def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:

@@ -92,7 +92,7 @@ def _database(databases: Databases, engine: Engine) -> str | None:
 def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     from ticketflow_orch.cli.session import take_over
     from ticketflow_orch.health import problems
-    from ticketflow_orch.installation import read_installation
+    from ticketflow_orch.installation import read_installation, standing_still
     from ticketflow_orch.situation import read_situation
 
     with engine.connect() as connection:
@@ -100,6 +100,9 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     # The windows of the code location are those of the database, whatever the environment says.
     take_over(installed)
     yield from problems(read_situation(engine, settings), installed.business_timezone, settings.outbox_late)
+    still = standing_still(installed, settings)
+    if still is not None:
+        yield f"clock: {still}; unset TICKETFLOW_FIXED_CLOCK."
     if settings.delivery is not None or installed.routes_digest is None:
         yield from _other_routes(settings, installed)
 
