@@ -6,6 +6,7 @@ that no two processes believe different things. Changes are kept with who made t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -33,8 +34,7 @@ class Installation:
     """What the database says of itself. `payouts_from` None: payouts are off. `mail_from` None: no statement is mailed.
 
     `id` names payments and events, see the restore. `routes_digest` is what the delivery's routes come to; None: none
-    were named yet. `rehearsal`: business time may run ahead of the database's clock here. `named_otherwise`: what is in
-    the database has its names from another installation.
+    were named yet. `rehearsal`: business time may run ahead of the database's clock here.
     """
 
     id: UUID
@@ -47,7 +47,6 @@ class Installation:
     changed_at: datetime
     changed_by: str
     rehearsal: bool = False
-    named_otherwise: bool = False
 
     @property
     def values(self) -> Mapping[str, Value]:
@@ -89,7 +88,10 @@ def require_agreement(connection: Connection, settings: Settings, *, loaded: boo
     """
     row = connection.execute(_READ).one()
     installed = _installation(row)
-    for fault in disagreements(installed, settings, row.database_now, loaded=loaded):
+    faults = itertools.chain(
+        disagreements(installed, settings, row.database_now, loaded=loaded), other_names(connection, installed)
+    )
+    for fault in faults:
         raise InputError(fault)
     return installed
 
@@ -106,16 +108,7 @@ def decided(connection: Connection, settings: Settings) -> Settings:
 def disagreements(
     installed: Installation, settings: Settings, database_now: datetime, *, loaded: bool = False
 ) -> Iterator[str]:
-    """Each thing that `settings` say otherwise than the database, as a sentence; see `require_agreement`.
-
-    First of all, that the database says two things itself: under a new id what is paid would be asked for again.
-    """
-    if installed.named_otherwise:
-        yield (
-            f"The row of installation has the id {installed.id}, and what is in the outbox was named under another: a "
-            "dump was restored without that row, and payouts would be asked for again under other names; restore the "
-            "whole dump into a new database that nobody has migrated."
-        )
+    """Each thing that `settings` say otherwise than the database, as a sentence; see `require_agreement`."""
     for name, value in installed.values.items():
         is_set = name in settings.model_fields_set
         said = getattr(settings, name)
@@ -130,6 +123,16 @@ def disagreements(
         yield (
             f"TICKETFLOW_FIXED_CLOCK is {written(fixed)}, ahead of the database's clock, and this database is not made "
             "for rehearsals; unset it, or rehearse in a new database that `ticketflow migrate --rehearsal` prepares."
+        )
+
+
+def other_names(connection: Connection, installed: Installation) -> Iterator[str]:
+    """That what is in the outbox was named under another id, if so: what is paid would be asked for again."""
+    if connection.execute(_NAMED_OTHERWISE).scalar_one():
+        yield (
+            f"The row of installation has the id {installed.id}, and what is in the outbox was named under another: a "
+            "dump was restored without that row, and payouts would be asked for again under other names; restore the "
+            "whole dump into a new database that nobody has migrated."
         )
 
 
@@ -230,7 +233,6 @@ def _installation(row: Row[tuple[object, ...]]) -> Installation:
         changed_at=row.changed_at,
         changed_by=row.changed_by,
         rehearsal=row.rehearsal,
-        named_otherwise=row.named_otherwise,
     )
 
 
@@ -247,17 +249,18 @@ def _command(name: str) -> str:
     return "ticketflow payouts from" if name == "payouts_from" else f"ticketflow installation set {name}"
 
 
+_READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
+
 # The newest are asked, whose ids are of version 8 where an installation named them.
-_NAMED_OTHERWISE = """
-    EXISTS (
+_NAMED_OTHERWISE = text("""
+    SELECT EXISTS (
         SELECT FROM (SELECT event_id, dedupe_key FROM outbox_event ORDER BY outbox_event.id DESC LIMIT 20) AS named
+        CROSS JOIN installation
         WHERE substr(CAST(event_id AS text), 15, 1) = '8'
-            AND event_id <> derived_id(installation.id, 'outbox_event', dedupe_key)) AS named_otherwise
-"""
+            AND event_id <> derived_id(installation.id, 'outbox_event', dedupe_key))
+""")
 
-_READ = text(f"SELECT *, {_NAMED_OTHERWISE}, clock_timestamp() AS database_now FROM installation")
-
-_READ_FOR_CHANGE = text(f"SELECT *, {_NAMED_OTHERWISE} FROM installation FOR UPDATE")
+_READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")
 
 _IS_DECIDED = text("SELECT business_timezone IS NOT NULL FROM installation")
 

@@ -17,7 +17,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.chunked import in_words, is_one_row_s
 from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.executions import Execution, stale_claims
-from ticketflow_orch.installation import disagreements, read_installation
+from ticketflow_orch.installation import disagreements, other_names, read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import Obstacle, read_obstacles
@@ -89,7 +89,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
         database_now, difference = clocks(connection)
         now = clock.now(settings.fixed_clock)
         installed = read_installation(connection)
-        said = tuple(disagreements(installed, settings, database_now))
+        said = (*other_names(connection, installed), *disagreements(installed, settings, database_now))
         settings = installed.decided(settings)
         since = database_now - _DAY
         ask = _Questions(connection)

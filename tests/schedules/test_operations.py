@@ -137,11 +137,11 @@ def test_a_launch_by_hand_is_a_window_of_its_own_that_its_re_execution_shares(en
 def test_a_re_execution_of_a_failed_run_does_the_work_and_is_no_duplicate(engine: Engine, office: Office) -> None:
     add_work(engine)
     with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE outbox_event RENAME TO elsewhere"))
+        connection.execute(text("ALTER TABLE event RENAME TO elsewhere"))
     failed = office.attempt(NAMES[0], NOW, {"ticketflow/scheduled_for": NOW.isoformat()})
     assert not failed.success
     with engine.begin() as connection:
-        connection.execute(text("ALTER TABLE elsewhere RENAME TO outbox_event"))
+        connection.execute(text("ALTER TABLE elsewhere RENAME TO event"))
     mended = office.run(NAMES[0], NOW, parent_run_id=failed.run_id, root_run_id=failed.run_id)
     assert (mended["status"], mended["firing"], mended["attempt"]) == ("done", "retry", 2)
     assert effects(engine) == EFFECT[NAMES[0]]

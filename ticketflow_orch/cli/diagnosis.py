@@ -24,7 +24,14 @@ from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
 from ticketflow_orch.delivery.agreed import FIX, routes_changed
 from ticketflow_orch.delivery.configuration import read_routes
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import Installation, disagreements, read_installation, standing_still, written
+from ticketflow_orch.installation import (
+    Installation,
+    disagreements,
+    other_names,
+    read_installation,
+    standing_still,
+    written,
+)
 from ticketflow_orch.instance import (
     POOLS,
     dagster_home,
@@ -80,6 +87,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     if all(finding.state == State.OK for finding in schema):
         yield from _defences(databases)
         yield from _asked(databases, "installation", partial(_installation, settings))
+        yield from _asked(databases, "names", _names)
         yield from _asked(databases, "payouts", _payouts)
     yield from _dagster(settings, databases)
 
@@ -196,6 +204,12 @@ def _installation(settings: Settings, connection: Connection) -> Iterator[Findin
     if still is not None:
         yield Finding("clock", State.STOPPED, still, "unset TICKETFLOW_FIXED_CLOCK, unless this is a demonstration")
     yield _routes(settings, installed)
+
+
+def _names(connection: Connection) -> Iterator[Finding]:
+    faults = tuple(other_names(connection, read_installation(connection)))
+    detail = " ".join(faults) or "payouts and events have their names from this installation"
+    yield Finding("names", State.WRONG if faults else State.OK, detail, "as it says" if faults else "")
 
 
 def _routes(settings: Settings, installed: Installation) -> Finding:

@@ -58,6 +58,7 @@ def upgrade() -> None:
     with op.get_context().autocommit_block():
         connection = op.get_bind()
         connection.execute(text(GUARD))
+        connection.execute(text("REVOKE EXECUTE ON FUNCTION payouts_from_guard() FROM PUBLIC"))
         with_short_lock(connection, YEARS, table="organization")
         with_short_lock(connection, VALIDATE, table="organization")
         for table in ("organization", "installation"):
