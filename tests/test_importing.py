@@ -20,7 +20,6 @@ from ticketflow_orch.importing import Counts, ImportResult, import_folder
 from ticketflow_orch.months import Month
 
 FIRST = Month(2026, 1)
-BOOKINGS = Path(__file__).resolve().parents[2] / "shared" / "data" / "hotel_bookings"
 EMPTY = {"organization": 0, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 0}
 IMPORTED = {"organization": 2, "event": 3, "reservation": 4, "money_movement": 7, "data_import": 1}
 
@@ -213,15 +212,3 @@ def test_a_statement_timeout_does_not_end_a_long_import(url: URL, tmp_path: Path
     with pytest.raises(Exception, match="statement timeout"):
         column(hasty, "SELECT pg_sleep(1)")
     hasty.dispose()
-
-
-@pytest.mark.skipif(not BOOKINGS.is_dir(), reason="the real bookings are not beside this checkout")
-def test_the_real_bookings_come_in_whole(engine: Engine) -> None:
-    steps: list[tuple[str, int]] = []
-    result = import_folder(engine, BOOKINGS, Month(2013, 1), lambda step, rows: steps.append((step, rows)))
-    assert result.new == Counts(410, 16_171, 119_390, 90_277)
-    assert column(engine, "SELECT sum(amount) FROM money_movement GROUP BY kind ORDER BY kind") == [
-        3_006_262_142, -46_196_018,
-    ]  # fmt: skip
-    assert ("reading reservations", 50_000) in steps
-    assert steps[-1] == ("loading money_movements", 90_277)

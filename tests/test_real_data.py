@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import gzip
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import dagster as dg
 import pytest
@@ -13,8 +15,12 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
+from tests.conftest import fresh_database
+from tests.copies import shared_database
+from tests.folders import column, counts
 from tests.rows import instant
 from ticketflow_orch.definitions import build_definitions
+from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement import SettlementOptions, settle_month
@@ -26,9 +32,43 @@ FIRST, NOW = Month(2014, 10), instant("2018-01-15T00:00")
 pytestmark = pytest.mark.skipif(not BOOKINGS.is_dir(), reason="the real bookings are not beside this checkout")
 
 
+class Imported(NamedTuple):
+    """The name of a database that holds them, and what the import said meanwhile: a step and its rows."""
+
+    database: str
+    steps: list[tuple[str, int]]
+
+
+@pytest.fixture(scope="module")
+def imported(server: EmbeddedServer) -> Iterator[Imported]:
+    with shared_database(server) as engine:
+        steps: list[tuple[str, int]] = []
+        import_folder(engine, BOOKINGS, FIRST, lambda step, rows: steps.append((step, rows)))
+        # Nobody may be in a database that is copied.
+        engine.dispose()
+        yield Imported(str(engine.url.database), steps)
+
+
+@pytest.fixture
+def url(server: EmbeddedServer, imported: Imported) -> Iterator[URL]:
+    """The URL of a copy of that database."""
+    with fresh_database(server, imported.database) as url:
+        yield url
+
+
+def test_they_come_in_whole(engine: Engine, imported: Imported) -> None:
+    assert counts(engine) == {
+        "organization": 410, "event": 16_171, "reservation": 119_390, "money_movement": 90_277, "data_import": 1,
+    }  # fmt: skip
+    assert column(engine, "SELECT sum(amount) FROM money_movement GROUP BY kind ORDER BY kind") == [
+        3_006_262_142, -46_196_018,
+    ]  # fmt: skip
+    assert ("reading reservations", 50_000) in imported.steps
+    assert imported.steps[-1] == ("loading money_movements", 90_277)
+
+
 @pytest.mark.every_server
 def test_every_organization_and_month_equals_the_truth_to_the_cent(engine: Engine) -> None:
-    import_folder(engine, BOOKINGS, FIRST)
     with engine.connect() as connection:
         months = months_over(connection, NOW, FIRST)
     assert months == tuple(months_between(FIRST, Month(2017, 12)))
@@ -40,7 +80,6 @@ def test_every_organization_and_month_equals_the_truth_to_the_cent(engine: Engin
 
 
 def test_runs_of_the_asset_come_to_the_same_and_their_checks_are_green(engine: Engine, url: URL) -> None:
-    import_folder(engine, BOOKINGS, FIRST)
     months = [str(month) for month in months_between(Month(2016, 7), Month(2016, 9))]
     job = build_definitions({"database": DatabaseResource(url=url.render_as_string(hide_password=False))})
     with dg.DagsterInstance.ephemeral() as instance:
