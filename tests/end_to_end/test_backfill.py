@@ -1,4 +1,4 @@
-"""A backfill in a fresh back office, one month of it bad; months that are mended, killed, refused."""
+"""A backfill in a fresh back office, one month of it bad; months that are fixed, killed, refused."""
 
 from __future__ import annotations
 

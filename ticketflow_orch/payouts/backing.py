@@ -43,7 +43,7 @@ OBJECTION = """
 def unbacked(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, str]:
     """Why `messages` must not be sent, by event id; those that are not named may: a `Guard`.
 
-    What cannot have arrived, and is for an organization that a person has parked by now, is held here and now: whoever
+    What cannot have arrived, and is for an organization that a person has parked by now, is held here and now: who
     ends the parking finds it, or has ended it before.
     """
     rows = connection.execute(_UNBACKED, {"event_ids": [message.event_id for message in messages]}).all()

@@ -93,7 +93,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     event is written by the same statement, and both are there or neither. Anomalies are searched for first; a payout
     with too many of them is held, and so is one to an organization that is parked by then, until it is no more. An
     organization is paid nothing for a month before the first that is paid. A payout that cannot be written stops only
-    itself: it is told once and tried again by the next run, and until then the month is not paid.
+    itself: it is alerted once and tried again by the next run, and until then the month is not paid.
 
     Raises:
         InputError: the month is not CLOSED.
