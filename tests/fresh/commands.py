@@ -150,7 +150,8 @@ def end_by_ctrl_c(project: Path, port: int) -> None:
             break
     else:
         raise FailedError(f"it did not come up:\n{''.join(said)}")
-    require(len(servers()) == 1, "no server runs")
+    running = servers()
+    require(len(running) == 1, f"one server must run, and these do: {running}")
     # The terminal sends it to all in the foreground.
     os.killpg(shown.pid, signal.SIGINT)
     since = time.monotonic()
@@ -183,8 +184,17 @@ def is_served(project: Path) -> bool:
 
 
 def servers() -> list[int]:
-    """The Postgres servers that run here."""
-    return [pid for pid, command in processes().items() if "/postgres -D " in command]
+    """The Postgres servers that run here; what one has just forked has its command line for a moment."""
+    named = {pid for pid, command in processes().items() if "/postgres -D " in command}
+    return [pid for pid in named if parent(pid) not in named]
+
+
+def parent(pid: int) -> int | None:
+    """Whose child the process is; None once it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
 
 
 if __name__ == "__main__":
