@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from sqlalchemy import Engine, event, text
 
 from tests.rows import add_organization, instant
 from tests.statements import execute
+from ticketflow_orch.delivery import Message
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import PayoutRules, PayoutsRequested, request_payouts
 from ticketflow_orch.payouts.paid_from import judged
@@ -104,3 +106,22 @@ def rows(engine: Engine, query: str, **parameters: Any) -> list[tuple[Any, ...]]
     """The rows of a query."""
     with engine.connect() as connection:
         return [tuple(row) for row in connection.execute(text(query), parameters)]
+
+
+def messages_of(engine: Engine) -> list[Message]:
+    """The events of the outbox that ask for payouts, at their last attempt."""
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT * FROM outbox_event WHERE event_type = 'PayoutRequested' ORDER BY id"))
+        return [
+            Message(
+                row.event_id,
+                row.event_type,
+                row.aggregate_type,
+                row.aggregate_id,
+                json.dumps(row.payload),
+                row.occurred_at,
+                None,
+                row.attempts,
+            )
+            for row in found
+        ]

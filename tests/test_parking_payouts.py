@@ -12,12 +12,11 @@ import pytest
 from sqlalchemy import Engine, event
 
 from tests.books import FIRST
-from tests.payable import MARCH, close_owing, close_with, owing, request, rows
+from tests.payable import MARCH, close_owing, close_with, messages_of, owing, request, rows
 from tests.payments import configuration, delivery, owe, pay, states
 from tests.provider import Provider
 from tests.rows import add_organization
 from tests.statements import deliver, execute, take
-from tests.test_payouts_answers import messages_of
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.months import Month
 from ticketflow_orch.parking import park, unpark

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event
 
-from tests.payable import close_owing, request, requested_payout, rows
+from tests.payable import close_owing, messages_of, request, requested_payout, rows
 from tests.rows import add_organization
 from tests.statements import execute, take
 from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery import Message, Outcome, Verdict
+from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.delivery.preparing import Fate, Recorded
 from ticketflow_orch.payouts.answers import record_payouts
 
@@ -23,25 +23,6 @@ REJECTED = {"status": "rejected", "reason": "account closed"}
 def said(answer: object, status: int = 200) -> Outcome:
     """The outcome of a request that was answered with 2xx."""
     return Outcome(Verdict.DELIVERED, None, status, json.dumps(answer))
-
-
-def messages_of(engine: Engine) -> list[Message]:
-    """The events of the outbox that ask for payouts, at their last attempt."""
-    with engine.connect() as connection:
-        found = connection.execute(text("SELECT * FROM outbox_event WHERE event_type = 'PayoutRequested' ORDER BY id"))
-        return [
-            Message(
-                row.event_id,
-                row.event_type,
-                row.aggregate_type,
-                row.aggregate_id,
-                json.dumps(row.payload),
-                row.occurred_at,
-                None,
-                row.attempts,
-            )
-            for row in found
-        ]
 
 
 def recorded(engine: Engine, state: Fate, outcome: Outcome | None = None) -> None:

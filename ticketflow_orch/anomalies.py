@@ -157,8 +157,8 @@ def dated_ahead(connection: Connection, now: datetime | None) -> tuple[int, date
 def accept(connection: Connection, references: Sequence[str], by: str, patience: float = 10) -> int:
     """Close what is wrong with the movements called `references`; a later movement that makes it worse opens it again.
 
-    Whoever is writing movements has `patience` seconds to end: what is recorded and cannot be seen yet is not later by
-    its number. Returns how many anomalies that were.
+    Those who are writing movements have `patience` seconds to end: what is recorded and cannot be seen yet is not later
+    by its number. Returns how many anomalies that were.
 
     Raises:
         InputError: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.

@@ -28,6 +28,7 @@ from ticketflow_orch import embedded_places as places
 from ticketflow_orch.embedded_processes import detach, ended, is_over, is_there, spawn, working_in, works_in
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.processes import listens
+from ticketflow_orch.text import is_text
 
 SUPERUSER = "postgres"
 # Said outright, or a PGPORT in somebody's environment would be taken for ours.
@@ -303,11 +304,7 @@ def _is_folder_of(path: Path, owners: set[int]) -> bool:
 def _can_be_a_host(folder: Path) -> bool:
     """Whether libpq, URLs and Postgres' settings take `folder` for what it is: a comma would part two of them."""
     path = str(folder)
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return "," not in path and path == path.strip()
+    return is_text(path) and "," not in path and path == path.strip()
 
 
 def _reason(said: str) -> str:

@@ -128,7 +128,7 @@ def disagreements(
 
 def other_names(connection: Connection, installed: Installation) -> Iterator[str]:
     """That what is in the outbox was named under another id, if so: what is paid would be asked for again."""
-    if connection.execute(_NAMED_OTHERWISE).scalar_one():
+    if connection.execute(_NAMED_OTHERWISE, {"installation": installed.id}).scalar_one():
         yield (
             f"The row of installation has the id {installed.id}, and what is in the outbox was named under another: a "
             "dump was restored without that row, and payouts would be asked for again under other names; restore the "
@@ -255,9 +255,8 @@ _READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
 _NAMED_OTHERWISE = text("""
     SELECT EXISTS (
         SELECT FROM (SELECT event_id, dedupe_key FROM outbox_event ORDER BY outbox_event.id DESC LIMIT 20) AS named
-        CROSS JOIN installation
         WHERE substr(CAST(event_id AS text), 15, 1) = '8'
-            AND event_id <> derived_id(installation.id, 'outbox_event', dedupe_key))
+            AND event_id <> derived_id(CAST(:installation AS uuid), 'outbox_event', dedupe_key))
 """)
 
 _READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")

@@ -19,6 +19,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from ticketflow_orch.clock import is_in_reach
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, zone
+from ticketflow_orch.text import is_text
 
 
 def _month_key(value: str) -> str:
@@ -222,7 +223,7 @@ def settings() -> Settings:
 def read_settings() -> Settings:
     """The settings as the environment stands now; see `settings`."""
     for name, value in os.environ.items():
-        if name.upper().startswith(_PREFIX) and not _is_text(value):
+        if name.upper().startswith(_PREFIX) and not is_text(value):
             # Its value may hold a password.
             raise InputError(f"{name} is not UTF-8; write it in that encoding.")
     try:
@@ -238,18 +239,9 @@ def read_settings() -> Settings:
         home = str(found.home.absolute())
     except FileNotFoundError:
         raise InputError("The folder in which this was started is gone; change to another one.") from None
-    if not _is_text(home):
+    if not is_text(home):
         raise InputError(f"The folder {home!a} is not UTF-8; set TICKETFLOW_HOME to one whose whole path is.")
     return found
-
-
-def _is_text(value: str) -> bool:
-    """Whether no bytes of another encoding stand in it, which neither a database nor a page can show."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def parse_setting(name: str, value: str) -> str | datetime | bool | None:

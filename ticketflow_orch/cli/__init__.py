@@ -44,6 +44,7 @@ from ticketflow_orch.cli import (
     ui,
 )
 from ticketflow_orch.errors import InputError, InterruptedRunError
+from ticketflow_orch.text import is_text
 
 FAILED = 1
 REFUSED = 2
@@ -164,7 +165,5 @@ def _refuse_unreadable(arguments: Sequence[str]) -> None:
                 f"The argument {argument!r} says nothing, most likely for a variable of the shell that is not set; "
                 "fill it in, or leave it out."
             )
-        try:
-            argument.encode()
-        except UnicodeEncodeError:
-            raise InputError(f"The argument {argument!a} is not UTF-8; write it in that encoding.") from None
+        if not is_text(argument):
+            raise InputError(f"The argument {argument!a} is not UTF-8; write it in that encoding.")

@@ -106,8 +106,8 @@ def _asked(
         no_answer = database_fault(error)
         if no_answer is None:
             raise
-        found, _, mend = no_answer.sentence.removesuffix(".").partition("); ")
-        yield Finding(subject, State.WRONG, f"{found})", mend)
+        found, _, fix = no_answer.sentence.removesuffix(".").partition("); ")
+        yield Finding(subject, State.WRONG, f"{found})", fix)
     finally:
         engine.dispose()
 
@@ -229,8 +229,8 @@ def _payouts(connection: Connection) -> Iterator[Finding]:
 
     paid_from, owed = read_paid_from(connection), waiting(connection)
     if owed:
-        mend = "`ticketflow payouts from YYYY-MM` names the first month that is paid"
-        yield Finding("payouts", State.STOPPED, f"{paid_from}, and {in_words(owed)} wait", mend)
+        fix = "`ticketflow payouts from YYYY-MM` names the first month that is paid"
+        yield Finding("payouts", State.STOPPED, f"{paid_from}, and {in_words(owed)} wait", fix)
     else:
         yield Finding("payouts", State.OK, str(paid_from))
 

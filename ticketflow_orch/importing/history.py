@@ -13,7 +13,7 @@ from ticketflow_orch.months import Month
 def history_to_be_paid(connection: Connection) -> Iterator[str]:
     """A sentence about new movements of closed months by which organizations without books are owed something.
 
-    Whoever comes with history has most likely been paid for it where they come from. `link` has made the tables.
+    Who comes with history has most likely been paid for it where they come from. `link` has made the tables.
     """
     row = connection.execute(_TO_BE_PAID).one()
     if row.movements:
