@@ -5,15 +5,25 @@ provider's books.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from tests.end_to_end.chain import ChainOffice, checks
-from tests.end_to_end.conftest import CHAINED
+from tests.end_to_end.chain import ChainOffice, backfill_chain, checks, provider_office
+
+CHAINED = ["2025-01", "2025-02", "2025-03"]
 
 pytestmark = pytest.mark.timeout(900)
+
+
+@pytest.fixture(scope="module")
+def chain_office(scratch: Path) -> Iterator[ChainOffice]:
+    """An office in which a backfill has settled, closed, paid and stated three months of twenty organizations."""
+    with provider_office(scratch / "chain", CHAINED, organizations=20) as (office, provider):
+        yield ChainOffice(office, provider, backfill_chain(office, CHAINED))
 
 
 def test_every_month_is_settled_in_a_run_of_its_own_and_all_are_closed_in_order(

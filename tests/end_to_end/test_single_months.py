@@ -1,54 +1,47 @@
-"""A backfill in a fresh back office, one month of it bad; months that are fixed, killed, refused."""
+"""Single months through a real daemon: bad, refused, waited for, killed, and settled by an engineer's own command."""
 
 from __future__ import annotations
 
 import json
 import re
 import subprocess
-import sys
-from itertools import pairwise
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from sqlalchemy import text
 
-from tests.end_to_end.back_office import BIN, Backfill, BackOffice
-from tests.end_to_end.conftest import BACKFILLED, BAD_MONTH
-from tests.end_to_end.sales import ORGANIZATIONS, drain, due, posted
+from tests.end_to_end import sales
+from tests.end_to_end.back_office import BIN, BackOffice, opened
+from tests.end_to_end.sales import ORGANIZATIONS, drain, due, flood, posted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+BAD_MONTH = "2024-04"
 
-# More than the patience of what a test waits for, the first backfill with it.
+# More than the patience of what a test waits for.
 pytestmark = pytest.mark.timeout(900)
 
 
-def test_the_first_backfill_of_all_never_settles_two_months_at_once(
-    fresh_office: BackOffice, first_backfill: Backfill, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert [run.month for run in first_backfill.runs if run.status != "SUCCESS"] == [BAD_MONTH]
-    assert all(earlier.ended <= later.started for earlier, later in pairwise(first_backfill.runs))
-    assert max(map(len, first_backfill.at_once)) == 1
-    with capsys.disabled():
-        sys.stdout.write(f"\nA backfill of {len(BACKFILLED)} months: {fresh_office.cost(first_backfill)}.\n")
+@pytest.fixture(scope="module")
+def office(scratch: Path) -> Iterator[BackOffice]:
+    """A back office in which months wait. Their schedules are off: their hours may come while the tests run."""
+    home = scratch / "office"
+    with opened(
+        home,
+        TICKETFLOW_FIRST_MONTH=sales.FIRST_MONTH,
+        TICKETFLOW_FIXED_CLOCK=sales.NOW,
+        TICKETFLOW_PARKED_LIMIT="0",
+    ) as office:
+        office.stop_month_schedules()
+        sales.sell(office.engine)
+        yield office
 
 
-def test_every_month_of_a_backfill_is_in_the_ledger_and_shows_its_figures(office: BackOffice) -> None:
-    for month in BACKFILLED:
-        if month == BAD_MONTH:
-            continue
-        assert posted(office.engine, month) == due(month)
-        metadata = office.metadata(month)
-        assert metadata["organizations"]["intValue"] == ORGANIZATIONS
-        assert metadata["rows new"]["intValue"] == ORGANIZATIONS
-        assert metadata["net EUR (minor units)"]["intValue"] == sum(due(month).values())
-        assert month in metadata["net EUR, months so far"]["mdStr"]
-
-
-def test_a_bad_month_is_red_alone_says_why_and_is_green_again_once_mended(
-    office: BackOffice, first_backfill: Backfill
-) -> None:
-    bad = first_backfill.run(BAD_MONTH)
+def test_a_bad_month_is_red_says_why_and_is_green_once_it_is_fixed(office: BackOffice) -> None:
+    flood(office.engine, BAD_MONTH)
+    bad = office.wait_for_run(office.materialize(BAD_MONTH))
+    assert bad.status == "FAILURE"
     assert "hall-1 fails too (bigint out of range)" in office.failure(bad.id)
 
     drain(office.engine, BAD_MONTH)
@@ -57,6 +50,9 @@ def test_a_bad_month_is_red_alone_says_why_and_is_green_again_once_mended(
     assert again.status == "SUCCESS", office.failure(again.id)
     assert again.tags["dagster/parent_run_id"] == bad.id
     assert posted(office.engine, BAD_MONTH) == due(BAD_MONTH)
+    metadata = office.metadata(BAD_MONTH)
+    assert metadata["organizations"]["intValue"] == ORGANIZATIONS
+    assert metadata["net EUR (minor units)"]["intValue"] == sum(due(BAD_MONTH).values())
 
 
 def test_a_month_that_is_not_over_everywhere_is_refused_by_name(office: BackOffice) -> None:
