@@ -67,4 +67,4 @@ def start_settler(url: URL) -> Iterator[Callable[..., Settler]]:
 
     yield start
     for settler in started:
-        settler.end()
+        settler.kill()

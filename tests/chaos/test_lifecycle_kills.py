@@ -58,7 +58,7 @@ def start(url: URL) -> Iterator[Callable[..., OpWorker]]:
 
     yield start
     for worker in started:
-        worker.end()
+        worker.kill()
 
 
 @pytest.fixture(autouse=True)

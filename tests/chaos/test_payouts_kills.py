@@ -14,7 +14,8 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
 from tests.books import FEBRUARY, MARCH, settle_and_close
-from tests.chaos.relays import PATIENCE, SOON, Relay
+from tests.chaos.process import PATIENCE
+from tests.chaos.relays import SOON, Relay
 from tests.payable import request, request_and_die, rows
 from tests.payments import configuration, delivery, pay, states, under_way
 from tests.provider import Provider
@@ -44,7 +45,7 @@ def start_relay(url: URL) -> Iterator[Callable[[Path], Relay]]:
 
     yield start
     for relay in started:
-        relay.end()
+        relay.kill()
 
 
 @pytest.fixture
@@ -88,6 +89,7 @@ def test_a_relay_that_is_killed_at_any_instant_pays_each_exactly_once(
     statuses = []
     while len(statuses) < KILLS and under_way(engine):
         relay = start_relay(to)
+        relay.wait_until_ready()
         relay.go()
         statuses.append(relay.kill_after(random.uniform(0.05, 0.5)))
     assert -signal.SIGKILL in statuses

@@ -57,13 +57,13 @@ def start(url: URL, receiver: ReceiverProcess) -> Iterator[Callable[[], RelayWor
 
     def start() -> RelayWorker:
         started.append(RelayWorker(url, receiver.url))
+        started[-1].go()
         started[-1].wait_until_ready()
         return started[-1]
 
     yield start
     for relay in started:
-        if relay.is_alive():
-            relay.kill()
+        relay.kill()
 
 
 def left(engine: Engine) -> int:
@@ -109,7 +109,7 @@ def test_two_relays_killed_at_random_lose_nothing_and_keep_the_order(
     applied = list(receiver.record()["applied"])
     assert len(applied) == len(set(applied)) == EACH * KILLS
     assert out_of_order(engine, applied) == []
-    assert all(relay.is_alive() for relay in relays)
+    assert not any(relay.has_ended() for relay in relays)
     with engine.connect() as connection:
         ends = connection.execute(text("SELECT DISTINCT state FROM outbox_event")).scalars().all()
     assert ends == ["DELIVERED"]
@@ -133,7 +133,7 @@ def test_a_relay_that_sleeps_past_its_lease_changes_nothing_when_it_wakes(
     before = _rows(engine)
     zombie.thaw()
     time.sleep(LEASE)
-    assert zombie.is_alive()
+    assert not zombie.has_ended()
     assert _rows(engine) == before
     assert len(receiver.record()["applied"]) == 8
 

@@ -8,7 +8,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.chaos.books import CHUNK_SIZE, Books, read_books
-from tests.chaos.settlers import PATIENCE, Settler
+from tests.chaos.process import PATIENCE
+from tests.chaos.settlers import Settler
 from tests.sessions import becomes
 
 
