@@ -22,6 +22,7 @@ from sqlalchemy.engine import URL
 
 from tests.end_to_end.browser import installed
 from tests.provider import Provider
+from tests.silence import can_cut
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.deciding import adopt
 from ticketflow_orch.delivery.agreed import adopt_routes
@@ -38,9 +39,11 @@ TEMPLATE = "template_ticketflow"
 LONGEST = "test_guide"
 MEMORY = Path("/dev/shm")
 
-# The suite depends on no variable of whoever runs it. Its partitions reach back to the oldest real data.
+# The suite depends on no variable of whoever runs it, and on no demo in the folder where it runs: this one is empty.
+# Its partitions reach back to the oldest real data.
 for variable in [name for name in os.environ if name.startswith(("TICKETFLOW_", "DAGSTER_", "PG"))]:
     del os.environ[variable]
+os.environ["TICKETFLOW_HOME"] = str(Path(tempfile.gettempdir(), f"tf-nobody-{os.getpid()}"))
 os.environ["TICKETFLOW_FIRST_MONTH"] = "2014-10"
 # One seed for the whole run, however many processes share it.
 os.environ.setdefault("CHAOS_SEED", str(random.randrange(10**6)))
@@ -54,6 +57,7 @@ def pytest_report_header() -> str:
         "Postgres 15": "postgres15" not in SERVERS,
         "Chromium": installed() is None,
         "libfaketime": FAKETIME is None,
+        "leave to drop packets": not can_cut(),
     }
     here = f"servers under test: {', '.join(SERVERS)}; CHAOS_SEED={os.environ['CHAOS_SEED']}"
     return here + "".join(f"; no {name} here" for name in absent if absent[name])

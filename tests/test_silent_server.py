@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from pathlib import Path
@@ -14,13 +13,13 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from tests.homes import variables_for
-from tests.silence import wire
+from tests.silence import can_cut, wire
 from ticketflow_orch.database import TCP, connect_engine
 from ticketflow_orch.databases import resolve
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.settings import Settings
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="packets are dropped by a filter of Linux")
+silencing = pytest.mark.skipif(not can_cut(), reason="no process may drop packets here")
 
 # In place of the minute: two seconds without an acknowledgement, or three without an answer to two keepalives.
 QUICK = {"tcp_user_timeout": "2000", "keepalives_idle": "1", "keepalives_interval": "1", "keepalives_count": "2"}
@@ -35,6 +34,7 @@ def socket_of(server: EmbeddedServer) -> Path:
     return server.socket_directory / f".s.PGSQL.{server.url().port}"
 
 
+@silencing
 @pytest.mark.parametrize("asleep", [False, True], ids=["a statement that cannot be sent", "an answer that never comes"])
 def test_a_black_hole_ends_what_waits_in_it(server: EmbeddedServer, url: URL, asleep: bool) -> None:
     with wire(socket_of(server)) as line:
@@ -52,6 +52,7 @@ def test_a_black_hole_ends_what_waits_in_it(server: EmbeddedServer, url: URL, as
         engine.dispose()
 
 
+@silencing
 def test_a_black_hole_ends_what_dagster_waits_for(server: EmbeddedServer, url: URL) -> None:
     with wire(socket_of(server)) as line:
         # As Dagster opens its storage: by nothing but the URL.
