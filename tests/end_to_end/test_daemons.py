@@ -1,4 +1,4 @@
-"""Two daemons on one instance: every window may be started twice, and nothing happens twice."""
+"""Two daemons on one instance, where every window may be started twice, and one that was away for days."""
 
 from __future__ import annotations
 
@@ -10,19 +10,23 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine, text
 
+from schedules import ALWAYS_REQUESTING
+from sensors.missed_windows import PATIENCE, Look, ticks
 from tests.end_to_end.back_office import BIN, FINISHED, LAUNCH_RUN, BackOffice, Run, opened
-from tests.rows import add_event, add_organization, instant
+from tests.rows import add_event, add_organization, add_reservation, instant
 from ticketflow_orch.firings import SCHEDULED_FOR
 from ticketflow_orch.months import zone
 
 # `make chaos` lets them run for longer.
 MINUTES = int(os.environ.get("DAEMON_MINUTES", "1"))
 JOB = "expire_reservations"
+AWAY = timedelta(days=2)
 MADRID = zone("Europe/Madrid")
 
 # More than the patience of all that is waited for.
@@ -31,7 +35,8 @@ pytestmark = pytest.mark.timeout(900 + 60 * MINUTES)
 
 @pytest.fixture(scope="module")
 def office(scratch: Path) -> Iterator[BackOffice]:
-    with opened(scratch / "daemons") as office:
+    # A gap of two intervals between looks postpones judging: not so often that a busy machine would do so for ever.
+    with opened(scratch / "daemons", TICKETFLOW_WATCH_INTERVAL="PT10S") as office:
         far = {"starts_at": instant("2199-01-01T18:00"), "ends_at": instant("2199-01-01T20:00")}
         event = add_event(office.engine, add_organization(office.engine), **far)
         with office.engine.begin() as connection:
@@ -63,13 +68,13 @@ def second_daemon(office: BackOffice) -> Iterator[None]:
                 daemon.kill()
 
 
-def test_what_two_daemons_start_twice_happens_once_and_each_such_window_is_told_once(office: BackOffice) -> None:
+def test_what_two_daemons_start_twice_happens_once_and_each_such_window_is_alerted_once(office: BackOffice) -> None:
     with second_daemon(office):
         office.wait_for(lambda: len(windows(office)) >= MINUTES + 1, "the windows of some minutes", 60 * MINUTES + 180)
     runs = office.wait_for(lambda: ended(scheduled(office)), "the end of all runs")
     assert {run.status for run in runs} == {"SUCCESS"}
-    expired, told = counts(office.engine)
-    assert expired == told > 0
+    expired, announced = counts(office.engine)
+    assert expired == announced > 0
     twice = {window for window, times in windows(office).items() if times > 1}
     office.wait_for(lambda: alerted(office.engine) >= twice, "the alerts", 120)
     assert alerted(office.engine) == twice
@@ -97,6 +102,37 @@ def test_a_failed_run_executed_again_from_its_page_does_the_work_and_is_no_dupli
         assert tuple(done) == ("COMPLETED", 1)
 
 
+def test_a_daemon_that_was_away_for_two_days_catches_up_and_each_missed_window_is_alerted_once(
+    office: BackOffice,
+) -> None:
+    office.wait_for(lambda: last_look(office), "the first look")
+    since = datetime.now(UTC) - AWAY
+    [daemon] = [child for child in office.process.children() if "dagster._daemon" in child.cmdline()]
+    office.wait_for(lambda: looked_last(office, since), "a last look of two days ago")
+    daemon.suspend()
+    try:
+        held = reserve(office.engine)
+    finally:
+        daemon.resume()
+    first = office.wait_for(lambda: judged_after(office, since), "the first judgement")
+    office.wait_for(lambda: expired(office.engine, held) == len(held), "the end of the reservations")
+    judged = office.wait_for(lambda: judged_after(office, first), "one more judgement")
+    alerts = Counter(missed(office.engine))
+    latest = datetime.now(UTC) - PATIENCE
+    # A judgement at work may have alerted windows that the sensor does not remember as judged yet.
+    assert daily_windows(since, judged) <= alerts <= daily_windows(since, latest)
+    assert {job for job, _ in alerts} == {"close_events", "housekeeping"}
+
+
+def daily_windows(after: datetime, until: datetime) -> Counter[tuple[str, datetime]]:
+    """All daily windows in between, two of each job as a rule: at some hours and when clocks change it is another."""
+    return Counter(
+        (schedule.job_name.removesuffix("_job"), tick)
+        for schedule in ALWAYS_REQUESTING
+        for tick in ticks(schedule, after, until)
+    )
+
+
 def scheduled(office: BackOffice) -> list[Run]:
     return office.runs(dagster_schedule_name=f"{JOB}_schedule")
 
@@ -115,8 +151,8 @@ def windows(office: BackOffice) -> Counter[str]:
 def counts(engine: Engine) -> tuple[int, int]:
     """How many reservations have expired, and how many events say so, at one instant: they go on expiring."""
     with engine.connect() as connection:
-        expired, told = connection.execute(text(COUNTS)).one()
-        return expired, told
+        expired, announced = connection.execute(text(COUNTS)).one()
+        return expired, announced
 
 
 def alerted(engine: Engine) -> set[str]:
@@ -124,6 +160,53 @@ def alerted(engine: Engine) -> set[str]:
     with engine.connect() as connection:
         keys = connection.execute(text(ALERTED), {"job": JOB}).scalars()
         return {instant(key).astimezone(MADRID).isoformat(timespec="seconds") for key in keys}
+
+
+def judged_after(office: BackOffice, at: datetime) -> datetime | None:
+    """Until when windows are judged and those that were missed alerted, once that is later than `at`."""
+    judged = Look.parse(last_look(office)).judged_until
+    return judged if judged > at else None
+
+
+def looked_last(office: BackOffice, at: datetime) -> bool:
+    """Whether the sensor remembers a last look at the instant `at`; a look under way may have written over it."""
+    answer = office.ask(SET_CURSOR, sensor=SENSOR, cursor=Look(at, at).cursor)["setSensorCursor"]
+    assert answer["__typename"] == "Sensor", answer
+    return Look.parse(last_look(office)).judged_until == at
+
+
+def last_look(office: BackOffice) -> str:
+    """What the sensor remembers; empty before its first look."""
+    state = office.ask(CURSOR, sensor=SENSOR)["sensorOrError"]["sensorState"]
+    return str((state["typeSpecificData"] or {}).get("lastCursor") or "")
+
+
+def missed(engine: Engine) -> list[tuple[str, datetime]]:
+    """Job and time of each window that was alerted, as often as it was."""
+    with engine.connect() as connection:
+        alerts = connection.execute(
+            text("""
+                SELECT payload ->> 'job', payload ->> 'scheduled_for' FROM outbox_event
+                WHERE event_type = 'WindowMissed'
+            """)
+        )
+        return [(job, instant(window)) for job, window in alerts]
+
+
+def reserve(engine: Engine) -> list[str]:
+    """The application goes on selling while no daemon runs: two reservations come to the end of their time."""
+    far = {"starts_at": instant("2199-01-01T18:00"), "ends_at": instant("2199-01-01T20:00")}
+    event = add_event(engine, add_organization(engine), **far)
+    held = [f"held-meanwhile-{number}" for number in range(2)]
+    for reference in held:
+        add_reservation(engine, event, public_ref=reference)
+    return held
+
+
+def expired(engine: Engine, references: list[str]) -> int:
+    """How many of the reservations have expired and were announced."""
+    with engine.connect() as connection:
+        return connection.execute(text(EXPIRED), {"references": references}).scalar_one()
 
 
 def launch(office: BackOffice, job: str, tags: dict[str, str]) -> str:
@@ -163,4 +246,29 @@ REFUSE_CLAIMS = """
     BEGIN RAISE EXCEPTION 'no claims today'; END $$;
     CREATE TRIGGER refuse_close_events BEFORE INSERT ON job_execution FOR EACH ROW
         WHEN (NEW.job = 'close_events') EXECUTE FUNCTION refuse_close_events();
+"""
+
+EXPIRED = """
+    SELECT count(*) FROM reservation JOIN outbox_event ON aggregate_id = public_ref
+    WHERE status = 'EXPIRED' AND event_type = 'ReservationExpired' AND public_ref = ANY (:references)
+"""
+
+SENSOR = {
+    "repositoryName": "__repository__",
+    "repositoryLocationName": "ticketflow",
+    "sensorName": "missed_windows",
+}
+
+SET_CURSOR = """
+mutation ($sensor: SensorSelector!, $cursor: String) {
+  setSensorCursor(sensorSelector: $sensor, cursor: $cursor) { __typename ... on PythonError { message } }
+}
+"""
+
+CURSOR = """
+query ($sensor: SensorSelector!) {
+  sensorOrError(sensorSelector: $sensor) {
+    ... on Sensor { sensorState { typeSpecificData { ... on SensorData { lastCursor } } } }
+  }
+}
 """
