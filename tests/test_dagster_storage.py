@@ -23,28 +23,36 @@ def storage(server: EmbeddedServer, url: URL) -> URL:
     return server.url(f"{url.database}_dagster")
 
 
-def session(instance: DagsterInstance) -> int:
+def session(instance: DagsterInstance) -> str:
     """The server's process that answers what the instance asks."""
+    return ask(instance, "SELECT CAST(pg_backend_pid() AS text)")
+
+
+def timeout(instance: DagsterInstance) -> str:
+    return ask(instance, "SHOW statement_timeout")
+
+
+def ask(instance: DagsterInstance, question: str) -> str:
     events = instance.event_log_storage
     assert isinstance(events, SqlEventLogStorage)
     with events.index_connection() as connection:
-        return int(connection.execute(text("SELECT pg_backend_pid()")).scalar_one())
+        return str(connection.execute(text(question)).scalar_one())
 
 
-def test_all_parts_of_the_storage_share_one_session_until_the_server_ends_it(
-    scratch: Path, url: URL, storage: URL
-) -> None:
+@pytest.mark.parametrize("web", [False, True], ids=["daemon", "web server"])
+def test_queries_share_a_session_until_the_server_ends_it(scratch: Path, url: URL, storage: URL, web: bool) -> None:
     with (
         fresh_home(scratch, **variables_for(url, storage)),
         running(read_settings(), asked=MIGRATING),
         DagsterInstance.get() as instance,
     ):
+        if web:
+            instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3600, max_overflow=20)
         first = session(instance)
-        instance.get_runs(limit=1)
-        instance.all_instigator_state()
-        instance.get_daemon_heartbeats()
         assert session(instance) == first
+        assert timeout(instance) == ("15s" if web else "0")
 
-        run_sql(url, f"SELECT pg_terminate_backend({first})")
+        run_sql(url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{storage.database}'")
         assert instance.get_runs() == []
+        assert instance.all_instigator_state() == []
         assert session(instance) != first

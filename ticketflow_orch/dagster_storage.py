@@ -1,7 +1,8 @@
-"""Dagster's storage in Postgres with connections that are kept.
+"""Dagster's storage in Postgres with connections that are kept, and looked at before they are used.
 
 Outside its web server Dagster opens a connection for every query: ten a second for a daemon at rest, 150 for a run.
-Most of what an idle installation cost was Postgres starting sessions.
+Most of what an idle installation cost was Postgres starting sessions. Its web server keeps connections, and answers the
+first page after a restart of Postgres with an error, once for each that it had kept.
 """
 
 from __future__ import annotations
@@ -9,22 +10,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dagster._core.storage.sql import create_engine
-from dagster_postgres import DagsterPostgresStorage
-from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config
+from dagster_postgres import (
+    DagsterPostgresStorage,
+    PostgresEventLogStorage,
+    PostgresRunStorage,
+    PostgresScheduleStorage,
+)
+from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config, set_pg_statement_timeout
+from sqlalchemy import event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from dagster._serdes import ConfigurableClassData
-
-# What a process keeps open while it rests. A thread that finds them in use opens one more and closes it afterwards.
-_KEPT = 2
+    from sqlalchemy import Engine
 
 
 class PooledPostgresStorage(DagsterPostgresStorage):
-    """Runs, events and schedules over one pool of connections in each process, each looked at before it is used.
+    """Runs, events and schedules, each over a pool of its own that keeps one connection in each process.
 
-    The web server, which asks for pools of its own and a statement timeout, gets them as from Dagster's own class.
+    A thread that finds it in use opens another and closes that afterwards.
     """
 
     @classmethod
@@ -32,23 +37,48 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> PooledPostgresStorage:
         """The storage that `config_value` names, in the terms of Dagster's `storage: postgres`."""
-        storage = cls(
-            pg_url_from_config(config_value),
-            config_value.get("should_autocreate_tables", True),
-            inst_data,
-            get_token_provider_from_config(config_value),
-        )
-        storage._pool_connections()
+        url = pg_url_from_config(config_value)
+        creates = config_value.get("should_autocreate_tables", True)
+        tokens = get_token_provider_from_config(config_value)
+        storage = cls(url, creates, inst_data, tokens)
+        # The tables are there now; Dagster's constructor takes no other classes than its own.
+        storage._run_storage = runs = _Runs(url, False, token_provider=tokens)
+        storage._event_log_storage = events = _Events(url, False, token_provider=tokens)
+        storage._schedule_storage = schedules = _Schedules(url, False, token_provider=tokens)
+        for part in (runs, events, schedules):
+            part.keep_connections()
         return storage
 
-    def _pool_connections(self) -> None:
-        engine = create_engine(
+
+class _Pooled:
+    postgres_url: str
+    _engine: Engine
+
+    def keep_connections(self, recycle: int = -1, overflow: int = -1) -> None:
+        self._engine = create_engine(
             self.postgres_url,
             isolation_level="AUTOCOMMIT",
-            pool_size=_KEPT,
-            max_overflow=-1,
-            # Postgres may have been started anew since.
+            pool_size=1,
+            pool_recycle=recycle,
+            max_overflow=overflow,
             pool_pre_ping=True,
         )
-        for storage in (self._run_storage, self._event_log_storage, self._schedule_storage):
-            storage._engine = engine
+
+    def optimize_for_webserver(self, statement_timeout: int, pool_recycle: int, max_overflow: int) -> None:
+        """As Dagster's own, in milliseconds and seconds, but for the look at a connection before it is used."""
+        self.keep_connections(pool_recycle, max_overflow)
+        event.listen(
+            self._engine, "connect", lambda connection, _: set_pg_statement_timeout(connection, statement_timeout)
+        )
+
+
+class _Runs(_Pooled, PostgresRunStorage):
+    pass
+
+
+class _Events(_Pooled, PostgresEventLogStorage):
+    pass
+
+
+class _Schedules(_Pooled, PostgresScheduleStorage):
+    pass
