@@ -16,21 +16,28 @@ _RETURN = 0x06  # BPF_RET | BPF_K: keep so many bytes of a packet
 
 
 class Wire:
-    """A port on 127.0.0.1 whose connections lead to a server's socket, until they are cut."""
+    """A port on 127.0.0.1 whose connections lead to a server's socket, while the wire is not cut."""
 
     def __init__(self, server: Path) -> None:
         self._server = str(server)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._near: list[socket.socket] = []
         self._far: list[socket.socket] = []
+        self._whole = threading.Event()
+        self._whole.set()
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
         """Drop every packet of clients from now on, unacknowledged, their keepalives included, and send none."""
+        self._whole.clear()
         for near in self._near:
             _drop_packets(near)
-        self._forwarding = False
+
+    def restore(self) -> None:
+        """Let new connections through. Those that were cut stay so, and their clients do not hear of it."""
+        self._whole = threading.Event()
+        self._whole.set()
 
     def close(self) -> None:
         """Give everything back."""
@@ -39,26 +46,34 @@ class Wire:
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
-    _forwarding = True
-
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 near, _ = self._listening.accept()
-                far = socket.socket(socket.AF_UNIX)
-                far.connect(self._server)
                 self._near.append(near)
+                if not self._whole.is_set():
+                    _drop_packets(near)
+                    continue
+                far = socket.socket(socket.AF_UNIX)
                 self._far.append(far)
+                try:
+                    far.connect(self._server)
+                except OSError:
+                    # As where no server listens.
+                    near.close()
+                    far.close()
+                    continue
                 for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=self._forward, args=(source, target), daemon=True).start()
+                    threading.Thread(target=_forward, args=(source, target, self._whole), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 16):
-                if self._forwarding:
-                    target.sendall(data)
-            if self._forwarding:
-                target.shutdown(socket.SHUT_WR)
+
+def _forward(source: socket.socket, target: socket.socket, whole: threading.Event) -> None:
+    with suppress(OSError):
+        while data := source.recv(1 << 16):
+            if whole.is_set():
+                target.sendall(data)
+        if whole.is_set():
+            target.shutdown(socket.SHUT_WR)
 
 
 def can_cut() -> bool:

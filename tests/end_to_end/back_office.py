@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -132,6 +133,19 @@ class BackOffice:
             },
             "runConfigData": {"ops": {ASSET: {"config": config}}},
             "executionMetadata": {"tags": [{"key": "dagster/partition", "value": month}]},
+        }
+        return _launched(self.ask(LAUNCH_RUN, parameters=parameters)["launchPipelineExecution"])
+
+    def launch(self, job: str, tags: Mapping[str, str] = MappingProxyType({})) -> str:
+        """Launch a job as the launchpad does; returns the run's id."""
+        parameters = {
+            "selector": {
+                "pipelineName": job,
+                "repositoryName": "__repository__",
+                "repositoryLocationName": "ticketflow",
+            },
+            "runConfigData": {},
+            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
         }
         return _launched(self.ask(LAUNCH_RUN, parameters=parameters)["launchPipelineExecution"])
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import text
+from sqlalchemy import Engine, text
 
 from tests.end_to_end.back_office import LAUNCH_BACKFILL, BackOffice, Run, opened
 from tests.payments import SECRET, configuration
@@ -60,17 +60,6 @@ class ChainOffice:
     provider: Provider
     backfill: ChainBackfill
 
-    def confirmed(self) -> list[tuple[str, str, int]]:
-        """Every payout that is confirmed: organization, currency, minor units."""
-        with self.office.engine.connect() as connection:
-            rows = connection.execute(
-                text("""
-                    SELECT external_ref, payout.currency, amount
-                    FROM payout JOIN organization ON organization.id = organization_id WHERE state = 'CONFIRMED'
-                """)
-            )
-            return sorted((row.external_ref, row.currency, row.amount) for row in rows)
-
 
 @contextmanager
 def provider_office(home: Path, months: Sequence[str], organizations: int) -> Iterator[tuple[BackOffice, Provider]]:
@@ -99,13 +88,30 @@ def provider_office(home: Path, months: Sequence[str], organizations: int) -> It
         provider.kill()
 
 
-def backfill_chain(office: BackOffice, months: Sequence[str], patience: float = 300) -> ChainBackfill:
-    """Backfill `months` of the whole chain as the lineage's page does, and wait until it has ended."""
+def confirmed(engine: Engine) -> list[tuple[str, str, int]]:
+    """Every payout that is confirmed: organization, currency, minor units."""
+    with engine.connect() as connection:
+        rows = connection.execute(
+            text("""
+                SELECT external_ref, payout.currency, amount
+                FROM payout JOIN organization ON organization.id = organization_id WHERE state = 'CONFIRMED'
+            """)
+        )
+        return sorted((row.external_ref, row.currency, row.amount) for row in rows)
+
+
+def request_chain(office: BackOffice, months: Sequence[str]) -> str:
+    """Request a backfill of `months` of the whole chain as the lineage's page does; returns its id."""
     parameters = {"assetSelection": [{"path": [name]} for name in CHAIN], "partitionNames": list(months)}
-    requested = time.time()
     launched = office.ask(LAUNCH_BACKFILL, parameters=parameters)["launchPartitionBackfill"]
     assert launched["__typename"] == "LaunchBackfillSuccess", launched
-    backfill = launched["backfillId"]
+    return str(launched["backfillId"])
+
+
+def backfill_chain(office: BackOffice, months: Sequence[str], patience: float = 300) -> ChainBackfill:
+    """Backfill `months` of the whole chain, and wait until that has ended."""
+    requested = time.time()
+    backfill = request_chain(office, months)
 
     def ended() -> str | None:
         status = str(office.ask(STATUS, id=backfill)["partitionBackfillOrError"]["status"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from tests.end_to_end.chain import ChainOffice, backfill_chain, checks, provider_office
+from tests.end_to_end.chain import ChainOffice, backfill_chain, checks, confirmed, provider_office
 
 CHAINED = ["2025-01", "2025-02", "2025-03"]
 
@@ -59,4 +59,6 @@ def test_all_checks_of_the_chain_are_green(chain_office: ChainOffice) -> None:
 
 
 def test_the_provider_has_paid_what_is_confirmed_and_nothing_else(chain_office: ChainOffice) -> None:
-    chain_office.office.wait_for(lambda: chain_office.provider.paid == chain_office.confirmed() != [], "the provider")
+    chain_office.office.wait_for(
+        lambda: chain_office.provider.paid == confirmed(chain_office.office.engine) != [], "the provider"
+    )

@@ -18,7 +18,7 @@ from sqlalchemy import Engine, text
 
 from schedules import ALWAYS_REQUESTING
 from sensors.missed_windows import PATIENCE, Look, ticks
-from tests.end_to_end.back_office import BIN, FINISHED, LAUNCH_RUN, BackOffice, Run, opened
+from tests.end_to_end.back_office import BIN, FINISHED, BackOffice, Run, opened
 from tests.rows import add_event, add_organization, add_reservation, instant
 from ticketflow_orch.firings import SCHEDULED_FOR
 from ticketflow_orch.months import zone
@@ -84,7 +84,7 @@ def test_a_failed_run_executed_again_from_its_page_does_the_work_and_is_no_dupli
     window = "2026-01-02T03:30:00+00:00"
     with office.engine.begin() as connection:
         connection.execute(text(REFUSE_CLAIMS))
-    failed = office.wait_for_run(launch(office, "close_events_job", {SCHEDULED_FOR: window}))
+    failed = office.wait_for_run(office.launch("close_events_job", {SCHEDULED_FOR: window}))
     assert failed.status == "FAILURE"
     with office.engine.begin() as connection:
         connection.execute(text("DROP TRIGGER refuse_close_events ON job_execution"))
@@ -207,21 +207,6 @@ def expired(engine: Engine, references: list[str]) -> int:
     """How many of the reservations have expired and were announced."""
     with engine.connect() as connection:
         return connection.execute(text(EXPIRED), {"references": references}).scalar_one()
-
-
-def launch(office: BackOffice, job: str, tags: dict[str, str]) -> str:
-    parameters = {
-        "selector": {
-            "pipelineName": job,
-            "repositoryName": "__repository__",
-            "repositoryLocationName": "ticketflow",
-        },
-        "runConfigData": {},
-        "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
-    }
-    answer = office.ask(LAUNCH_RUN, parameters=parameters)["launchPipelineExecution"]
-    assert answer["__typename"] == "LaunchRunSuccess", answer
-    return str(answer["run"]["runId"])
 
 
 EXPIRING = """
