@@ -123,6 +123,20 @@ def record(connection: Connection, firing: Firing) -> Outcome:
     return outcome
 
 
+def recorded_here(connection: Connection, firing: Firing) -> Outcome | None:
+    """What this process has found the firing to be, where an attempt to write it down was committed unnoticed."""
+    values = {
+        "job": firing.job,
+        "scheduled_for": firing.scheduled_for,
+        "partition": firing.partition,
+        "run_id": firing.run_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    outcome: Outcome | None = connection.execute(_RECORDED, values).scalar_one_or_none()
+    return outcome
+
+
 def duplicate_windows(connection: Connection, within: timedelta = timedelta(days=7)) -> tuple[DuplicateWindow, ...]:
     """The windows with a duplicate firing `within` the last days, whether or not anybody has been alerted of them."""
     rows = connection.execute(_DUPLICATES, {"within": within})
@@ -152,6 +166,14 @@ _RECORD = text("""
             ELSE 'ACCEPTED'
         END
     RETURNING outcome
+""")
+
+_RECORDED = text("""
+    SELECT outcome FROM job_firing
+    WHERE job = CAST(:job AS text) AND scheduled_for = CAST(:scheduled_for AS timestamptz)
+        AND partition IS NOT DISTINCT FROM CAST(:partition AS text)
+        AND run_id = :run_id AND host = :host AND pid = :pid
+    ORDER BY fired_at DESC LIMIT 1
 """)
 
 _DUPLICATES = text("""
