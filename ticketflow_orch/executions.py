@@ -80,7 +80,7 @@ class Execution:
     def alert(self) -> Alert:
         """What operators learn of a claim that was found stale."""
         told = {"job": self.job, "key": self.key, "attempt": self.attempt, "owner": self.owner}
-        return Alert("StaleClaim", f"{self.job} {self.key} attempt {self.attempt}", told)
+        return Alert("StaleClaim", f"{self.job} {self.key} attempt {self.attempt}", told, subject=self.job)
 
 
 @cache

@@ -98,7 +98,7 @@ class DuplicateWindow:
             "runs": list(self.runs),
             "hosts": list(self.hosts),
         }
-        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), told)
+        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), told, subject=self.job)
 
 
 def record(connection: Connection, firing: Firing) -> Outcome:
