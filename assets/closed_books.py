@@ -7,16 +7,17 @@ import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
-from assets.month_loop import each_month, launched_by
+from assets.month_loop import asked, each_month, launched_by
 from assets.monthly_settlement import monthly_settlement
 from assets.partitions import months
-from assets.settlement_checks import audited, judged
+from assets.settlement_checks import audited, judged, looked
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.audit import Finding
 from ticketflow_orch.auditing import INVARIANTS, Scope
 from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
 from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
 from ticketflow_orch.counts import counted
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import read_installation
 from ticketflow_orch.money import written_out
@@ -79,23 +80,20 @@ def closed_books(
     closed changes nothing.
     """
     options = ClosingOptions(chunk_size=settings().chunk_size, parked_limit=settings().parked_limit)
-    with database.engine("closed_books", connections=2) as engine:
+    with database.engine("closed_books", connections=2, patience=PATIENCE) as engine:
 
         def close(month: Month) -> Mapping[str, Any]:
-            with engine.connect() as connection:
-                first_month = read_installation(connection).first_month
             result = close_month(
                 engine,
                 month,
                 now=clock.now(),
-                first_month=first_month,
+                first_month=asked(engine, read_installation).first_month,
                 closed_by=launched_by(context.run.tags),
                 run_id=context.run.run_id,
                 options=options,
             )
             context.log.info(f"{month} is closed: {result.rows_new} balances were written.")
-            with engine.connect() as connection:
-                return books_metadata(connection, result)
+            return asked(engine, lambda connection: books_metadata(connection, result))
 
         yield from each_month(context, engine, close, refusals=(InputError, IncompleteClosingError))
 
@@ -154,8 +152,10 @@ def _books_check(
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=closed_books, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
-        with database.engine(f"check {name}") as engine, engine.connect() as connection:
+        def judge(connection: Connection) -> dg.AssetCheckResult:
             return judged(question(connection, month) for month in audit.closed_months(connection))
+
+        return looked(database, name, judge)
 
     return check
 

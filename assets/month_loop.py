@@ -1,7 +1,8 @@
 """What the assets with a partition a month share: a firing on record, the months in order, each of them shown."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import dagster as dg
 from dagster._core.storage.tags import (
@@ -9,17 +10,19 @@ from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
 )
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from assets.partitions import months
-from ticketflow_orch.database import transaction
 from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import record, scheduled_firing
+from ticketflow_orch.firings import scheduled_firing
 from ticketflow_orch.months import Month
+from ticketflow_orch.retrying import retried
+from ticketflow_orch.scheduled_work import write_down
 
 Errors = tuple[type[Exception], ...]
+Answer = TypeVar("Answer")
 
 
 def each_month(
@@ -32,7 +35,8 @@ def each_month(
 ) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
     """Record the run's firing, do `work` for each of its months in order, and show the metadata that it returns.
 
-    Whatever ends the run, the months that are done by then are materialized.
+    Whatever ends the run, the months that are done by then are materialized. `work` is harmless to repeat, and is done
+    again while the database is away, for as long as the engine is patient.
 
     Raises:
         Failure: `work` raised one of `refusals`, or the database is in no state for it, which ends the run; or of
@@ -45,7 +49,7 @@ def each_month(
         _record_firing(context, engine)
         for month in months_of(context):
             try:
-                done[str(month)] = work(month)
+                done[str(month)] = retried(engine, partial(work, month))
             except own_faults as error:
                 faults.append(error)
     except refusals as error:
@@ -109,8 +113,17 @@ def launched_by(tags: Mapping[str, str]) -> str:
 def _record_firing(context: dg.AssetExecutionContext, engine: Engine) -> None:
     firing = scheduled_firing(context.asset_key.to_user_string(), context.run.run_id, context.run.tags)
     if firing is not None:
-        with transaction(engine) as connection:
-            record(connection, firing)
+        write_down(engine, firing)
+
+
+def asked(engine: Engine, question: Callable[[Connection], Answer]) -> Answer:
+    """What the database answers to `question`, which is asked again while it is away."""
+
+    def ask() -> Answer:
+        with engine.connect() as connection:
+            return question(connection)
+
+    return retried(engine, ask)
 
 
 def _materializations(

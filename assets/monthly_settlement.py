@@ -8,12 +8,13 @@ import dagster as dg
 from pydantic import Field
 from sqlalchemy import Engine
 
-from assets.month_loop import each_month, launched_by, month_of
+from assets.month_loop import asked, each_month, launched_by, month_of
 from assets.partitions import months
 from assets.progress import settlement_progress
 from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.counts import counted
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import read_installation
 from ticketflow_orch.months import Month
@@ -78,19 +79,18 @@ def monthly_settlement(
         month = month_of(context)
     except InputError as error:
         raise dg.Failure(str(error)) from error
-    with database.engine(f"monthly_settlement/{month}", connections=config.workers + 2) as engine:
+    name = f"monthly_settlement/{month}"
+    with database.engine(name, connections=config.workers + 2, patience=PATIENCE) as engine:
         if config.dry_run:
             yield _rehearse(context, config, engine, month, clock)
             return
 
         def settle(month: Month) -> Mapping[str, Any]:
-            with engine.connect() as connection:
-                first_month = read_installation(connection).first_month
             result = settle_month(
                 engine,
                 month,
                 now=clock.now(),
-                first_month=first_month,
+                first_month=asked(engine, read_installation).first_month,
                 run_id=context.run.run_id,
                 settled_by=launched_by(context.run.tags),
                 options=SettlementOptions(
@@ -109,8 +109,7 @@ def monthly_settlement(
                     f"{month}: {counted(len(result.parked), 'organization')} parked: "
                     + "; ".join(f"{parked.external_ref}: {parked.why}" for parked in result.parked)
                 )
-            with engine.connect() as connection:
-                return settlement_metadata(connection, result)
+            return asked(engine, lambda connection: settlement_metadata(connection, result))
 
         yield from each_month(context, engine, settle, refusals=(InputError, IncompleteSettlementError))
 

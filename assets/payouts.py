@@ -7,11 +7,12 @@ import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
-from assets.month_loop import each_month
+from assets.month_loop import asked, each_month
 from assets.partitions import months
-from assets.settlement_checks import judged
+from assets.settlement_checks import judged, looked
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
@@ -70,7 +71,7 @@ def payouts(
     the first that an organization is paid for (`ticketflow payouts from`) pay it nothing. A payout that cannot be
     written is left out: the others are requested, and the run fails, naming it, until it is right.
     """
-    with database.engine("payouts", connections=2) as engine:
+    with database.engine("payouts", connections=2, patience=PATIENCE) as engine:
 
         def pay(month: Month) -> Mapping[str, Any]:
             # It refuses a route that could pay twice; nothing is to be requested then.
@@ -81,8 +82,7 @@ def payouts(
                 context.log.warning(f"{month}: {counted(result.anomalous, 'payout')} held for anomalies")
             for held in (one.held for one in result.currencies if one.held):
                 context.log.warning(f"{month}: payouts are held, {held}")
-            with engine.connect() as connection:
-                return payouts_metadata(connection, result)
+            return asked(engine, lambda connection: payouts_metadata(connection, result))
 
         yield from each_month(context, engine, pay, own_faults=(PayoutsLeftOutError,))
 
@@ -145,8 +145,7 @@ def _record(total: CurrencyPaid) -> dg.TableRecord:
 )
 def paid_what_is_payable(database: DatabaseResource) -> dg.AssetCheckResult:
     """Whether the closed months that pay anybody, up to the last one with payouts, pay what they owe."""
-    with database.engine("check paid_what_is_payable") as engine, engine.connect() as connection:
-        return judged(not_as_payable(connection))
+    return judged(looked(database, "paid_what_is_payable", not_as_payable))
 
 
 @dg.asset_check(
@@ -156,8 +155,7 @@ def paid_what_is_payable(database: DatabaseResource) -> dg.AssetCheckResult:
 )
 def nothing_in_doubt(database: DatabaseResource) -> dg.AssetCheckResult:
     """Whether any payout of any month waits for a person to ask the provider."""
-    with database.engine("check nothing_in_doubt") as engine, engine.connect() as connection:
-        return judged(in_doubt(connection))
+    return judged(looked(database, "nothing_in_doubt", in_doubt))
 
 
 PAYOUT_CHECKS = [paid_what_is_payable, nothing_in_doubt]

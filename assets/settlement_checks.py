@@ -5,17 +5,22 @@ a broken one. What must hold is raised inside the settlement itself; these show 
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
+from assets.month_loop import asked
 from assets.monthly_settlement import monthly_settlement
 from resources import DatabaseResource
 from ticketflow_orch import audit
-from ticketflow_orch.auditing import INVARIANTS, Asked, Invariant, examine, snapshot
+from ticketflow_orch.auditing import INVARIANTS, Asked, Invariant, Verdict, examine, snapshot
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.months import Month
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settings import settings
+
+Answer = TypeVar("Answer")
 
 _BREACHES = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("month", "organization", "currency", "what")])
 
@@ -32,10 +37,18 @@ def _month_check(
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=monthly_settlement, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
-        with database.engine(f"check {name}") as engine, engine.connect() as connection:
+        def judge(connection: Connection) -> dg.AssetCheckResult:
             return judged(question(connection, month) for month in months(connection))
 
+        return looked(database, name, judge)
+
     return check
+
+
+def looked(database: DatabaseResource, name: str, question: Callable[[Connection], Answer]) -> Answer:
+    """What the database answers to the `question` of the check called `name`, asked again while it is away."""
+    with database.engine(f"check {name}", patience=PATIENCE) as engine:
+        return asked(engine, question)
 
 
 def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
@@ -71,8 +84,9 @@ def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
 )
 def guarded(database: DatabaseResource) -> dg.AssetCheckResult:
     """Whether the database itself still guards money, and what settlements read it by."""
-    with database.engine("check guarded") as engine, engine.connect() as connection:
-        missing = (*audit.missing_guards(connection), *audit.order_faults(connection))
+    missing = looked(
+        database, "guarded", lambda connection: (*audit.missing_guards(connection), *audit.order_faults(connection))
+    )
     return dg.AssetCheckResult(
         passed=not missing, severity=dg.AssetCheckSeverity.ERROR, description="; ".join(missing) or "All in place."
     )
@@ -83,8 +97,14 @@ def audited(database: DatabaseResource, name: str, invariants: Iterable[Invarian
 
     Where those that are not as they should be only warn, it is a warning.
     """
-    with database.engine(f"check {name}") as engine, snapshot(engine) as connection:
-        verdicts = list(examine(connection, Asked.configured(settings()), invariants))
+    invariants = list(invariants)
+
+    def verdicts_on(engine: Engine) -> list[Verdict]:
+        with snapshot(engine) as connection:
+            return list(examine(connection, Asked.configured(settings()), invariants))
+
+    with database.engine(f"check {name}", patience=PATIENCE) as engine:
+        verdicts = retried(engine, lambda: verdicts_on(engine))
     bad = [verdict for verdict in verdicts if verdict.is_broken or verdict.warns]
     table = [
         dg.TableRecord(

@@ -6,12 +6,13 @@ from typing import Any
 
 import dagster as dg
 
-from assets.month_loop import each_month
+from assets.month_loop import asked, each_month
 from assets.partitions import months
 from assets.progress import paced
-from assets.settlement_checks import judged
+from assets.settlement_checks import judged, looked
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.counts import counted
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.installation import decided
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
@@ -87,11 +88,11 @@ def settlement_statements(
     fails, naming it, until it is right.
     """
     line = paced(context.log.info)
-    with database.engine("settlement_statements", connections=2) as engine:
+    with database.engine("settlement_statements", connections=2, patience=PATIENCE) as engine:
 
         def state(month: Month) -> Mapping[str, Any]:
-            with engine.connect() as connection:
-                options = StatementOptions.configured(decided(connection, settings()))
+            configured = asked(engine, lambda connection: decided(connection, settings()))
+            options = StatementOptions.configured(configured)
             result = state_month(
                 engine,
                 month,
@@ -159,5 +160,4 @@ def _summary(result: StatementsResult) -> str:
 def statements_add_up(database: DatabaseResource) -> dg.AssetCheckResult:
     """Whether all statements that have been written are still there and right, and which could not be written."""
     place = statements_place(settings())
-    with database.engine("check statements_add_up") as engine, engine.connect() as connection:
-        return judged(judged_statements(connection, place))
+    return judged(looked(database, "statements_add_up", lambda connection: list(judged_statements(connection, place))))

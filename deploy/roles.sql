@@ -42,6 +42,9 @@ GRANT INSERT ON organization_left_out TO ticketflow_run;
 GRANT UPDATE (status, closed_at) ON event TO ticketflow_run;
 GRANT UPDATE (status, confirmed_at, expired_at, expired_by, stuck_reported_at) ON reservation TO ticketflow_run;
 GRANT INSERT ON reminder, alert TO ticketflow_run;
+-- What an alert is about and when it began stays.
+GRANT INSERT (kind, subject, severity, key, payload, first_at, last_at, told_at),
+    UPDATE (payload, occurrences, last_at, told_at, resolved_at, resolved_by) ON alert_group TO ticketflow_run;
 GRANT INSERT, UPDATE ON reminder_kind TO ticketflow_run;
 GRANT INSERT, UPDATE, DELETE ON job_execution TO ticketflow_run;
 GRANT INSERT, DELETE ON job_firing TO ticketflow_run;

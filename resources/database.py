@@ -13,6 +13,7 @@ from ticketflow_orch.databases import OURS
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import require_agreement
 from ticketflow_orch.migrate import require_current_schema
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settings import settings
 
 
@@ -27,18 +28,20 @@ class DatabaseResource(Given):
     limits: SessionLimits = field(default_factory=SessionLimits)
 
     @contextmanager
-    def engine(self, application: str, connections: int = 5) -> Iterator[Engine]:
+    def engine(self, application: str, connections: int = 5, patience: float = 0) -> Iterator[Engine]:
         """An engine for the work called `application` (job and window), closed when the block ends.
+
+        `patience`: for how many seconds after a first failure what is `retried` on it is done again; its opening is.
 
         Raises:
             InputError: the URL is missing or wrong, the schema is behind or ahead of this code, or the settings of this
                 process disagree with the database.
         """
-        engine = connect_engine(self._address(), application, limits=self.limits, connections=connections)
+        engine = connect_engine(
+            self._address(), application, limits=self.limits, connections=connections, patience=patience
+        )
         try:
-            require_current_schema(engine)
-            with engine.connect() as connection:
-                require_agreement(connection, settings(), loaded=True)
+            retried(engine, lambda: _require_fit(engine))
             yield engine
         finally:
             engine.dispose()
@@ -48,3 +51,9 @@ class DatabaseResource(Given):
         if not url:
             raise InputError(f'{OURS} is not set here; set it, or eval "$(ticketflow env)".')
         return url
+
+
+def _require_fit(engine: Engine) -> None:
+    require_current_schema(engine)
+    with engine.connect() as connection:
+        require_agreement(connection, settings(), loaded=True)

@@ -7,6 +7,7 @@ import dagster as dg
 from resources import ClockResource, DatabaseResource
 from schedules.windows import DAILY_JOB, once_per_window, still_running, window_request
 from ticketflow_orch import lifecycle
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.settings import settings
 
 
@@ -14,7 +15,7 @@ from ticketflow_orch.settings import settings
 def close_events(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Close every OPEN event whose end is past, and expire the reservations that were still held for it."""
     rules = lifecycle.LifecycleRules.configured(settings(), clock.now(), context.run_id)
-    with database.engine(f"close_events/{context.run_id}") as engine:
+    with database.engine(f"close_events/{context.run_id}", patience=PATIENCE) as engine:
         once_per_window(context, engine, rules.now, lambda: asdict(lifecycle.close_events(engine, rules)))
 
 

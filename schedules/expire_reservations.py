@@ -7,6 +7,7 @@ import dagster as dg
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
 from ticketflow_orch import lifecycle
+from ticketflow_orch.database import SHORT_PATIENCE
 from ticketflow_orch.settings import settings
 
 
@@ -14,7 +15,7 @@ from ticketflow_orch.settings import settings
 def expire_reservations(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Expire every ACTIVE reservation whose time is up, and report payments that outlasted their grace."""
     rules = lifecycle.LifecycleRules.configured(settings(), clock.now(), context.run_id)
-    with database.engine(f"expire_reservations/{context.run_id}") as engine:
+    with database.engine(f"expire_reservations/{context.run_id}", patience=SHORT_PATIENCE) as engine:
         once_per_window(context, engine, rules.now, lambda: asdict(lifecycle.expire_reservations(engine, rules)))
 
 

@@ -13,6 +13,7 @@ from schedules.close_events import close_events_job
 from schedules.expire_reservations import expire_reservations, expire_reservations_job
 from schedules.send_reminders import send_reminders, send_reminders_job
 from schedules.windows import DAILY_JOB, once_per_window, still_running, window_request
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.retention import RetentionRules, prune
 from ticketflow_orch.settings import settings
 
@@ -25,7 +26,7 @@ _RUNS_AT_ONCE = 100
 @dg.op(pool="housekeeping", tags={"kind": "postgres"})
 def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Apply the retention: ended runs of scheduled ops, delivered events, firings, claims of minute jobs."""
-    with database.engine(f"housekeeping/{context.run_id}") as engine:
+    with database.engine(f"housekeeping/{context.run_id}", patience=PATIENCE) as engine:
         once_per_window(context, engine, clock.now(), lambda: clean_up(engine, context.instance))
 
 

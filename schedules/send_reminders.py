@@ -1,23 +1,31 @@
 """Reminders before events: every quarter of an hour in which anybody is to be reminded."""
 
 from dataclasses import asdict
+from datetime import datetime
 
 import dagster as dg
+from sqlalchemy import Engine
 
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
 from ticketflow_orch import reminders
+from ticketflow_orch.database import SHORT_PATIENCE
 from ticketflow_orch.installation import decided
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settings import settings
 
 
 @dg.op(pool="send_reminders", tags={"kind": "postgres"})
 def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Queue every reminder that is due and has not been decided on yet."""
-    with database.engine(f"send_reminders/{context.run_id}") as engine:
-        with engine.connect() as connection:
-            rules = reminders.ReminderRules.configured(decided(connection, settings()), clock.now())
+    with database.engine(f"send_reminders/{context.run_id}", patience=SHORT_PATIENCE) as engine:
+        rules = retried(engine, lambda: _rules(engine, clock.now()))
         once_per_window(context, engine, rules.now, lambda: asdict(reminders.send_reminders(engine, rules)))
+
+
+def _rules(engine: Engine, now: datetime) -> reminders.ReminderRules:
+    with engine.connect() as connection:
+        return reminders.ReminderRules.configured(decided(connection, settings()), now)
 
 
 @dg.job(tags=MINUTE_JOB, description="Queues the reminders that are due.")

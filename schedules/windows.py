@@ -22,6 +22,7 @@ from ticketflow_orch.firings import (
     window_tags,
 )
 from ticketflow_orch.months import Month
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.scheduled_work import WorkDone, run_once
 
 UNFINISHED = [
@@ -87,12 +88,19 @@ def once_per_window(
     done = run_once(engine, firing, work)
     if done.outcome == "DUPLICATE":
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
-    for row in (BadRow(**bad) for bad in done.result.get("bad", ()) if done.status == "DONE"):
+    bad = [BadRow(**one) for one in done.result.get("bad", ())] if done.status == "DONE" else []
+    for row in bad:
         context.log.error(f"Row {row.called} was left out, its own data made it fail: {row.error}")
-        with transaction(engine) as connection:
-            alert_once(connection, row.alert(firing.job), now)
+    if bad:
+        retried(engine, lambda: _tell_of(engine, firing.job, bad, now))
     context.add_output_metadata(window_metadata(firing, done))
     return done
+
+
+def _tell_of(engine: Engine, job: str, bad: Sequence[BadRow], now: datetime) -> None:
+    for row in bad:
+        with transaction(engine) as connection:
+            alert_once(connection, row.alert(job), now)
 
 
 def firing_of(context: dg.OpExecutionContext) -> Firing:

@@ -1,18 +1,31 @@
 """What happens on a condition."""
 
+from sensors.alerts_watch import alerts_watch
 from sensors.board_watch import board_watch
 from sensors.duplicate_firings import duplicate_firings
+from sensors.failed_runs import failed_runs
 from sensors.missed_windows import missed_windows
 from sensors.outbox_relay import outbox_relay, redrive_outbox_job, relay_outbox_job
 from sensors.outbox_watch import outbox_watch
 from sensors.stale_claims import stale_claims
 
-SENSORS = [board_watch, duplicate_firings, missed_windows, outbox_relay, outbox_watch, stale_claims]
+SENSORS = [
+    alerts_watch,
+    board_watch,
+    duplicate_firings,
+    failed_runs,
+    missed_windows,
+    outbox_relay,
+    outbox_watch,
+    stale_claims,
+]
 
 __all__ = [
     "SENSORS",
+    "alerts_watch",
     "board_watch",
     "duplicate_firings",
+    "failed_runs",
     "missed_windows",
     "outbox_relay",
     "outbox_watch",

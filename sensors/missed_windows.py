@@ -17,6 +17,7 @@ from schedules import ALWAYS_REQUESTING, settlement_schedule
 from schedules.settlement import settles
 from schedules.windows import UNFINISHED
 from sensors.telling import tell
+from ticketflow_orch.alerts import resolve_others
 from ticketflow_orch.books.periods import months_to_close, ready_since
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
@@ -82,6 +83,7 @@ def missed_windows(
         late = overdue_work(connection, now)
         alerts = [window.alert for window in missed] + [work.alert for work in late if work.job not in last.overdue]
         outcome = tell(context, connection, alerts, now, outbox.append)
+        resolve_others(connection, "WorkOverdue", {work.job for work in late}, now, outbox.append)
     context.update_cursor(Look(until, now, tuple(work.job for work in late)).cursor)
     return outcome
 

@@ -6,7 +6,7 @@ from datetime import datetime
 import dagster as dg
 from sqlalchemy import Connection
 
-from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.alerts import Alert, alert_all
 from ticketflow_orch.outbox import Publish
 
 
@@ -17,8 +17,8 @@ def tell(
     now: datetime,
     publish: Publish,
 ) -> dg.SkipReason:
-    """Tell those of `alerts` that are new, in the caller's transaction, and say how many they were."""
-    told = [alert for alert in alerts if alert_once(connection, alert, now, publish)]
+    """Tell those of `alerts` that are new, in the caller's transaction, and say which they were."""
+    told = alert_all(connection, list(alerts), now, publish)
     for alert in told:
         context.log.warning(f"{alert.kind}: {alert.key}")
     return dg.SkipReason(

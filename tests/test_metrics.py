@@ -55,7 +55,7 @@ def test_every_metric_says_what_it_means(engine: Engine) -> None:
     registry = CollectorRegistry()
     registry.register(TicketFlowCollector(engine, SETTINGS))
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
-    assert len(families) == 17
+    assert len(families) == 19
     assert all(family.documentation.endswith(".") for family in families)
 
 

@@ -495,7 +495,8 @@ def shared_lines(engine: Engine) -> list[str]:
 def test_two_payouts_confirmed_under_one_reference_are_alerted_and_listed(engine: Engine) -> None:
     first, second = confirmed_alike(engine)
     told = "SELECT payload FROM outbox_event WHERE event_type = 'PayoutReferenceShared'"
-    assert rows(engine, told) == [({"provider_ref": "po_1", "payouts": [first, second]},)]
+    payload = {"provider_ref": "po_1", "payouts": [first, second], "severity": "page", "subject": "po_1"}
+    assert rows(engine, told) == [(payload,)]
     [line] = shared_lines(engine)
     assert line.startswith("payouts: 2 are confirmed under one reference of the provider, po_1, since ")
     assert f"ask the provider which of {first}, {second} it paid" in line

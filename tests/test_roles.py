@@ -29,7 +29,7 @@ from tests.statements import LEDGER_ROW, begin_month, begin_pass, execute, inser
 from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
 from ticketflow_orch import audit, outbox_desk
-from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.alerts import Alert, alert_once, resolve_by_hand, standing, tell_again
 from ticketflow_orch.anomalies import accept
 from ticketflow_orch.currencies.replacing import replace_currency
 from ticketflow_orch.currencies.terms import Terms, Whose
@@ -43,6 +43,7 @@ from ticketflow_orch.installation import read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
 from ticketflow_orch.outbox_backlog import read_backlog
 from ticketflow_orch.parking import park, unpark
+from ticketflow_orch.passing import resolve_passed
 from ticketflow_orch.payouts.decisions import Selection, hold, release, return_payout
 from ticketflow_orch.reminders import ReminderRules, send_reminders
 from ticketflow_orch.retention import RetentionRules, prune
@@ -129,7 +130,12 @@ def test_the_role_of_runs_does_the_work_of_all_schedules(engine: Engine, restric
     assert run_once(restricted, Firing("any", at, "run"), work).status == "DONE"
     with transaction(restricted) as connection:
         assert alert_once(connection, Alert("WorkOverdue", "one", {}), at)
+        assert not alert_once(connection, Alert("WorkOverdue", "two", {}, "one"), at)
         assert sweep(connection) == ()
+        assert tell_again(connection, at) == 0
+        resolve_passed(connection, at)
+        [alert] = standing(connection)
+        assert resolve_by_hand(connection, alert.id, at, "me").occurrences == 2
     with engine.begin() as connection:
         connection.execute(text("UPDATE job_firing SET fired_at = '2020-01-01Z'"))
     pruned = prune(restricted, RetentionRules(timedelta(days=90), ["any"]))
@@ -235,6 +241,9 @@ EVENT = "outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe
         "UPDATE event SET ends_at = ends_at",
         "DELETE FROM reminder",
         "DELETE FROM alert",
+        "UPDATE alert SET group_id = NULL",
+        "DELETE FROM alert_group",
+        "UPDATE alert_group SET severity = 'INFO'",
         "UPDATE payout SET amount = 1",
         "DELETE FROM payout",
         "UPDATE payout SET anomalies_to = NULL",

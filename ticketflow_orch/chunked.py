@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, TextClause, text
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from ticketflow_orch.alerts import Alert
 from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.retrying import retried
 
 LOCK_NOT_AVAILABLE = "55P03"
 # As many bad rows are named at most, where all are counted.
@@ -24,6 +26,7 @@ NAMED = 100
 
 Effect = TypeVar("Effect")
 Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class BadRow:
 
     def alert(self, job: str) -> Alert:
         """What operators learn of a row that the runs of `job` leave out."""
-        return Alert("RowLeftOut", f"{job} {self.called}", {"job": job, "row": self.called, "error": self.error})
+        told = {"job": job, "row": self.called, "error": self.error}
+        return Alert("RowLeftOut", f"{job} {self.called}", told, subject=job)
 
     @property
     def called(self) -> int | str:
@@ -77,8 +81,30 @@ def named(rows: Sequence[BadRow]) -> str:
 
 
 @dataclass
+class _Attempt(Generic[Effect]):
+    """A chunk in hand: which rows it looks for, which it found, and what it did to them, if it came to that."""
+
+    wanted: Wanted
+    ids: list[int] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+
+    def begin(self, ids: list[int]) -> None:
+        """Hold on to the rows that were found first: another attempt asks what has become of them."""
+        self.effects = []
+        if not self.ids:
+            self.ids, self.wanted = ids, replace(self.wanted, only=ids or self.wanted.only)
+
+    def end(self, effects: list[Effect]) -> None:
+        """Nothing but the COMMIT is left; another attempt waits for its end, where the server is still at it."""
+        self.effects, self.wanted = effects, replace(self.wanted, waiting=True)
+
+
+@dataclass
 class ChunkedWork(Generic[Effect]):
     """All that is due, `size` rows a transaction: `take` locks rows and returns their ids, `apply` acts on them.
+
+    A chunk is tried again while the database is away. Whether one whose COMMIT had no answer was committed, its rows
+    tell: those that are done are not due any more.
 
     `name`: the query for what the row with an `:id` is called outside.
     """
@@ -115,17 +141,12 @@ class ChunkedWork(Generic[Effect]):
         return [row.id for row in self.bad]
 
     def _chunk(self, wanted: Wanted, patience: float | None = None) -> tuple[list[int], list[Effect]]:
-        ids: list[int] = []
+        attempt = _Attempt[Effect](wanted)
         try:
-            with transaction(self.engine) as connection:
-                if patience is not None:
-                    connection.execute(
-                        text("SELECT set_config('lock_timeout', :patience, true)"),
-                        {"patience": f"{round(patience * 1000)}ms"},
-                    )
-                ids = self.take(connection, wanted)
-                return ids, [self.apply(connection, ids)] if ids else []
+            # A lock that is not to be had is for the sweep, or for the whole.
+            return retried(self.engine, lambda: self._transact(attempt, patience), waiting=False)
         except DBAPIError as error:
+            ids = attempt.ids
             if not ids or not is_data_fault(error):
                 raise
             if len(ids) == 1:
@@ -134,6 +155,21 @@ class ChunkedWork(Generic[Effect]):
         middle = len(ids) // 2
         halves = [self._chunk(Wanted(self.size, only=half), patience)[1] for half in (ids[:middle], ids[middle:])]
         return ids, [effect for effects in halves for effect in effects]
+
+    def _transact(self, attempt: _Attempt[Effect], patience: float | None) -> tuple[list[int], list[Effect]]:
+        with transaction(self.engine) as connection:
+            if patience is not None:
+                connection.execute(
+                    text("SELECT set_config('lock_timeout', :patience, true)"),
+                    {"patience": f"{round(patience * 1000)}ms"},
+                )
+            ids = self.take(connection, attempt.wanted)
+            if len(ids) < len(attempt.ids) and attempt.effects:
+                # Committed, though nobody answered.
+                return attempt.ids, attempt.effects
+            attempt.begin(ids)
+            attempt.end([self.apply(connection, ids)] if ids else [])
+        return attempt.ids, attempt.effects
 
     def _name_of(self, row: int) -> str | None:
         if self.name is None:
@@ -170,18 +206,20 @@ class InKeyOrder(Generic[Key, Effect]):
         size = self.size
         while after is not None:
             try:
-                with transaction(self.engine) as connection:
-                    last, effect = self.step(connection, after, size)
+                last, effect = retried(self.engine, partial(self._transact, self.step, after, size))
             except Exception as error:
                 if not is_one_row_s(error):
                     raise
                 if size == 1:
-                    with transaction(self.engine) as connection:
-                        after = self.leave_out(connection, after, error)
+                    after = retried(self.engine, partial(self._transact, self.leave_out, after, error))
                 size = max(size // 2, 1)
             else:
                 yield effect
                 after, size = last, min(2 * size, self.size)
+
+    def _transact(self, step: Callable[..., Result], *values: object) -> Result:
+        with transaction(self.engine) as connection:
+            return step(connection, *values)
 
 
 def in_words(error: Exception) -> str:

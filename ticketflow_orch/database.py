@@ -57,6 +57,12 @@ _CLOCK_QUESTIONS = 3
 _QUICK_ANSWER = timedelta(seconds=1)
 # A text that no index takes.
 _TOO_LONG = "54000"
+# Patience with a database that is away, in seconds after the first failure: of work that comes by the day, and of work
+# that the next minute does anyway, which must not outlive the minute jobs' bound.
+PATIENCE = 300.0
+SHORT_PATIENCE = 30.0
+# Under which an engine knows for how many seconds its work is retried; see `retrying`.
+PATIENCE_OPTION = "ticketflow_patience"
 
 
 class SwallowedError(RuntimeError):
@@ -106,12 +112,14 @@ def connect_engine(
     *,
     limits: SessionLimits | None = None,
     connections: int = 5,
+    patience: float = 0,
 ) -> Engine:
     """An engine on psycopg 3 whose sessions carry `application` as application_name and the given limits.
 
     A server that falls silent is given up after a minute; what `url` says of keepalives wins. `connections` bounds how
     many may be open at once. `application` names the work and, where there is one, its window, so that an operator sees
-    in pg_stat_activity what a session is for.
+    in pg_stat_activity what a session is for. `patience`: for how many seconds after a first failure steps that are
+    `retried` on it are done again.
     """
     url = parse_url(url) if isinstance(url, str) else url
     given = str(url.query.get("options", ""))
@@ -130,6 +138,7 @@ def connect_engine(
             "connect_timeout": 10,
             **{name: value for name, value in TCP.items() if name not in url.query},
         },
+        execution_options={PATIENCE_OPTION: patience},
     )
     event.listen(engine, "connect", _pin_reported)
     return engine

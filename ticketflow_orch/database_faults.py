@@ -41,14 +41,21 @@ _CAUSES: dict[str, tuple[bool, str, str]] = {
 }
 # The driver's own errors about connections have no SQLSTATE.
 _LOST = "08"
+# What passes by itself: a connection that was cut, a rollback for the sake of others, a lock, a server without room, or
+# that goes down or comes up, or cannot reach its files; a session that was ended because its host slept.
+_TRANSIENT = frozenset({"08", "25P03", "25P04", "40", "53", "55P03", "57", "58"})
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFault:
-    """One sentence; `is_refusal`: a precondition does not hold, and nothing is tried again before somebody acts."""
+    """One sentence; `is_refusal`: a precondition does not hold, and nothing is tried again before somebody acts.
+
+    `is_transient`: it passes by itself as a rule, so that the same work may succeed a moment later.
+    """
 
     sentence: str
     is_refusal: bool
+    is_transient: bool
 
 
 def database_fault(error: BaseException) -> DatabaseFault | None:
@@ -63,7 +70,8 @@ def database_fault(error: BaseException) -> DatabaseFault | None:
     if cause is None:
         return None
     is_refusal, what, fix = cause
-    return DatabaseFault(f"{what} ({_said(original)}); {fix}.", is_refusal)
+    is_transient = not _TRANSIENT.isdisjoint({state or "", (state or "")[:2]})
+    return DatabaseFault(f"{what} ({_said(original)}); {fix}.", is_refusal, is_transient)
 
 
 def _said(original: BaseException) -> str:

@@ -13,7 +13,7 @@ import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache
 from typing import Any
@@ -24,8 +24,11 @@ from sqlalchemy.exc import DBAPIError
 from ticketflow_orch.alerts import Alert
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.retrying import retried
 
 LEASE = 60.0
+# In seconds, after a beat that failed: whoever finds the lease over may take the claim.
+_NEXT_BEAT = 1.0
 
 
 class OvertakenError(RuntimeError):
@@ -77,7 +80,7 @@ class Execution:
     def alert(self) -> Alert:
         """What operators learn of a claim that was found stale."""
         told = {"job": self.job, "key": self.key, "attempt": self.attempt, "owner": self.owner}
-        return Alert("StaleClaim", f"{self.job} {self.key} attempt {self.attempt}", told)
+        return Alert("StaleClaim", f"{self.job} {self.key} attempt {self.attempt}", told, subject=self.job)
 
 
 @cache
@@ -87,7 +90,21 @@ def owner_name() -> str:
 
 
 def claim(engine: Engine, job: str, key: str, lease: float = LEASE) -> Claim | Done | Busy:
-    """Take the work (`job`, `key`) for `lease` seconds: when it is new, failed, or its holder let the lease end."""
+    """Take the work (`job`, `key`) for `lease` seconds: when it is new, failed, or its holder let the lease end.
+
+    Retried while the database is away; what this process turns out to hold already was taken by an attempt before.
+    """
+    attempts = 0
+
+    def attempt() -> Claim | Done | Busy:
+        nonlocal attempts
+        attempts += 1
+        return _claim(engine, job, key, lease, again=attempts > 1)
+
+    return retried(engine, attempt)
+
+
+def _claim(engine: Engine, job: str, key: str, lease: float, *, again: bool) -> Claim | Done | Busy:
     parameters = {"job": job, "key": key, "owner": owner_name(), "lease": lease}
     while True:
         with transaction(engine) as connection:
@@ -99,17 +116,33 @@ def claim(engine: Engine, job: str, key: str, lease: float = LEASE) -> Claim | D
             row = connection.execute(_LOOK, parameters).one_or_none()
         if row is not None and row.state == "COMPLETED":
             return Done(row.result or {})
+        if again and row is not None and row.state == "PROCESSING" and row.owner == owner_name():
+            return Claim(job, key, row.attempt, lease)
         if row is not None and row.state == "PROCESSING" and row.held:
             return Busy(row.owner, row.lease_until, row.remaining)
 
 
 def finish(connection: Connection, held: Claim, result: Mapping[str, Any]) -> None:
-    """Complete the claim with `result`, in the caller's transaction.
+    """Complete the claim with `result`, in the caller's transaction; one that this attempt has completed stays so.
 
     Raises:
         OvertakenError: the claim is no longer ours; the transaction must not commit.
     """
     _end(connection, held, "COMPLETED", result)
+
+
+def finish_late(connection: Connection, held: Claim, result: Mapping[str, Any]) -> Claim:
+    """Complete a claim that was swept while its work went on, as its next attempt; returns that.
+
+    Raises:
+        OvertakenError: somebody has taken it since, or a person has taken it from us; the transaction must not commit.
+    """
+    again = replace(held, attempt=held.attempt + 1)
+    values = _fence(held) | {"owner": owner_name()}
+    if connection.execute(_TAKE_BACK, values).rowcount == 0 and not connection.execute(_IS_OURS, values).scalar_one():
+        raise OvertakenError(f"{held.job} {held.key}: attempt {held.attempt} was overtaken; it changes nothing")
+    finish(connection, again, result)
+    return again
 
 
 def fail(connection: Connection, held: Claim, error: str) -> None:
@@ -130,12 +163,15 @@ def heartbeat(engine: Engine, held: Claim) -> Iterator[threading.Event]:
     ended, lost = threading.Event(), threading.Event()
 
     def beat() -> None:
-        while not ended.wait(held.lease / 3):
+        rest = held.lease / 3
+        while not ended.wait(rest):
             # A database that is away for a moment costs a beat; the lease has room for another.
+            rest = min(_NEXT_BEAT, held.lease / 3)
             with suppress(DBAPIError), transaction(engine) as connection:
                 if connection.execute(_BEAT, _fence(held)).rowcount == 0:
                     lost.set()
                     return
+                rest = held.lease / 3
 
     beater = threading.Thread(target=beat, name=f"heartbeat {held.job}", daemon=True)
     beater.start()
@@ -192,7 +228,7 @@ _CLAIM = text("""
 """)
 
 _LOOK = text("""
-    SELECT state, owner, lease_until, result, lease_until >= now.at AS held,
+    SELECT state, owner, attempt, lease_until, result, lease_until >= now.at AS held,
         CAST(extract(epoch FROM lease_until - now.at) AS float) AS remaining
     FROM (SELECT clock_timestamp() AS at) AS now, job_execution WHERE job = :job AND idempotency_key = :key
 """)
@@ -206,7 +242,23 @@ _BEAT = text("""
 _END = text("""
     UPDATE job_execution SET state = :state, result = CAST(:result AS jsonb), lease_until = NULL,
         finished_at = clock_timestamp()
-    WHERE job = :job AND idempotency_key = :key AND attempt = :attempt AND state = 'PROCESSING'
+    WHERE job = :job AND idempotency_key = :key AND attempt = :attempt
+        AND (state = 'PROCESSING' OR (state = 'COMPLETED' AND :state = 'COMPLETED'))
+""")
+
+# A sweep leaves the attempt as it was; who takes a claim, or releases it by hand, counts it up.
+_TAKE_BACK = text("""
+    UPDATE job_execution SET state = 'PROCESSING', attempt = attempt + 1, owner = :owner, finished_at = NULL,
+        result = NULL, heartbeat_at = clock_timestamp(),
+        lease_until = clock_timestamp() + make_interval(secs => :lease), started_at = clock_timestamp()
+    WHERE job = :job AND idempotency_key = :key AND attempt = :attempt AND state = 'FAILED'
+""")
+
+_IS_OURS = text("""
+    SELECT EXISTS (
+        SELECT FROM job_execution
+        WHERE job = :job AND idempotency_key = :key AND attempt = CAST(:attempt AS integer) + 1
+            AND state = 'COMPLETED' AND owner = :owner)
 """)
 
 _COLUMNS = "job, idempotency_key, state, attempt, owner, heartbeat_at, lease_until"

@@ -98,7 +98,7 @@ class DuplicateWindow:
             "runs": list(self.runs),
             "hosts": list(self.hosts),
         }
-        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), told)
+        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), told, subject=self.job)
 
 
 def record(connection: Connection, firing: Firing) -> Outcome:
@@ -120,6 +120,20 @@ def record(connection: Connection, firing: Firing) -> Outcome:
         text("SELECT pg_advisory_xact_lock(hashtextextended(:window, 0))"), {"window": f"{firing.job} {firing.key}"}
     )
     outcome: Outcome = connection.execute(_RECORD, values).scalar_one()
+    return outcome
+
+
+def recorded_here(connection: Connection, firing: Firing) -> Outcome | None:
+    """What this process has found the firing to be, where an attempt to write it down was committed unnoticed."""
+    values = {
+        "job": firing.job,
+        "scheduled_for": firing.scheduled_for,
+        "partition": firing.partition,
+        "run_id": firing.run_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    outcome: Outcome | None = connection.execute(_RECORDED, values).scalar_one_or_none()
     return outcome
 
 
@@ -152,6 +166,14 @@ _RECORD = text("""
             ELSE 'ACCEPTED'
         END
     RETURNING outcome
+""")
+
+_RECORDED = text("""
+    SELECT outcome FROM job_firing
+    WHERE job = CAST(:job AS text) AND scheduled_for = CAST(:scheduled_for AS timestamptz)
+        AND partition IS NOT DISTINCT FROM CAST(:partition AS text)
+        AND run_id = :run_id AND host = :host AND pid = :pid
+    ORDER BY fired_at DESC LIMIT 1
 """)
 
 _DUPLICATES = text("""

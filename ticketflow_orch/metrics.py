@@ -44,6 +44,16 @@ def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
         _counts("job_effects_24h", "What completed windows of the last 24 hours did.", "job effect", situation.effects),
     )
     yield (
+        "failed_runs",
+        _counts(
+            "runs_failed_24h", "Runs that failed in the last 24 hours and were alerted.", "job", situation.failed_runs
+        ),
+    )
+    yield (
+        "alerts",
+        _counts("alerts_open", "What was alerted and stands, by subject.", "kind severity", situation.alerts),
+    )
+    yield (
         "last_success",
         _gauge(
             "job_last_success_timestamp_seconds",

@@ -27,7 +27,7 @@ class Expected:
         """What operators learn when it was missed."""
         window = self.scheduled_for.astimezone(UTC).isoformat(timespec="seconds")
         told = {"job": self.job, "scheduled_for": window, "partition": self.partition}
-        return Alert("WindowMissed", f"{self.job} {window} {self.partition or ''}".strip(), told)
+        return Alert("WindowMissed", f"{self.job} {window} {self.partition or ''}".strip(), told, subject=self.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,8 @@ class Overdue:
     def alert(self) -> Alert:
         """What operators learn of it."""
         since = self.since.astimezone(UTC).isoformat(timespec="seconds")
-        return Alert("WorkOverdue", f"{self.job} {since}", {"job": self.job, "due_since": since})
+        told = {"job": self.job, "due_since": since}
+        return Alert("WorkOverdue", f"{self.job} {since}", told, subject=self.job)
 
 
 def without_firing(connection: Connection, windows: Iterable[Expected]) -> tuple[Expected, ...]:

@@ -16,6 +16,7 @@ from ticketflow_orch.errors import InputError
 # All that is ever told; docs/delivery.md says what each of them carries. The table outbox_event_type names them too,
 # save what the database writes by itself: who does not own the outbox writes no others.
 EVENT_TYPES = frozenset({
+    "AlertResolved",
     "DestinationGone",
     "DuplicateFiring",
     "EventClosed",
@@ -33,6 +34,7 @@ EVENT_TYPES = frozenset({
     "ReservationExpired",
     "ReservationPaymentStuck",
     "RowLeftOut",
+    "RunFailed",
     "StaleClaim",
     "StatementReady",
     "WindowMissed",

@@ -8,13 +8,14 @@ once: a state machine, or a row that stays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, TextClause, text
 
 from ticketflow_orch.database import transaction
+from ticketflow_orch.retrying import retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,16 @@ def prune(engine: Engine, rules: RetentionRules) -> Pruned:
     # The windows' keys are instants in UTC, so their order is that of time.
     before_key = before.astimezone(UTC).isoformat(timespec="seconds")
 
+    def delete_batch(statement: TextClause, parameters: Mapping[str, object]) -> int:
+        with transaction(engine) as connection:
+            batch: int = connection.execute(statement, {"size": rules.batch_size, **parameters}).scalar_one()
+        return batch
+
     def delete(what: str, **parameters: object) -> int:
         statement = text(what)
         deleted = 0
         while True:
-            with transaction(engine) as connection:
-                batch: int = connection.execute(statement, {"size": rules.batch_size, **parameters}).scalar_one()
+            batch = retried(engine, lambda: delete_batch(statement, parameters))
             deleted += batch
             if batch < rules.batch_size:
                 return deleted

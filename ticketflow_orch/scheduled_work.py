@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import executions, firings
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import Firing
+from ticketflow_orch.retrying import retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,14 @@ def run_once(
 
     `work` may be killed and started again, so what it does must be harmless to repeat: the claim spares work and
     explains, the database's keys and state machines decide. Its lease, in seconds, is renewed while it runs. A retry
-    waits for the end of the lease that it finds, at most as long as its own.
+    waits for the end of the lease that it finds, at most as long as its own. While the database is away all of it is
+    tried again, for as long as the engine is patient; a claim that was swept meanwhile, and that nobody else has taken,
+    is completed all the same.
 
     Raises:
         OvertakenError: the claim was lost meanwhile; what the work committed stands, its result is not stored.
     """
-    with transaction(engine) as connection:
-        outcome = firings.record(connection, firing)
+    outcome = write_down(engine, firing)
     held = executions.claim(engine, firing.job, firing.key, lease)
     if isinstance(held, executions.Busy) and outcome == "RETRY":
         # Whoever is retried after a crash may seem to be at work until its lease ends. Skipping now would leave its
@@ -55,11 +59,43 @@ def run_once(
         return WorkDone("SKIPPED", outcome, None, busy)
     try:
         with executions.heartbeat(engine, held):
-            result = work()
+            result = retried(engine, work)
     except BaseException as error:  # a run that is terminated gives its claim back too
-        with transaction(engine) as connection:
+        # Where that cannot be said, its lease ends; what went wrong with the work is what people must learn.
+        with suppress(DBAPIError, executions.OvertakenError), transaction(engine) as connection:
             executions.fail(connection, held, f"{type(error).__name__}: {error}")
         raise
-    with transaction(engine) as connection:
-        executions.finish(connection, held, result)
-    return WorkDone("DONE", outcome, held.attempt, result)
+    return WorkDone("DONE", outcome, _finished(engine, held, result), result)
+
+
+def write_down(engine: Engine, firing: Firing) -> firings.Outcome:
+    """Record the firing and tell what it is; tried again while the database is away, and written once all the same."""
+    attempts = 0
+
+    def attempt() -> firings.Outcome:
+        nonlocal attempts
+        attempts += 1
+        with transaction(engine) as connection:
+            known = firings.recorded_here(connection, firing) if attempts > 1 else None
+            return known or firings.record(connection, firing)
+
+    return retried(engine, attempt)
+
+
+def _finished(engine: Engine, held: executions.Claim, result: Mapping[str, Any]) -> int:
+    """Store what the work came to; the number of the attempt that holds it."""
+
+    def store() -> int:
+        with transaction(engine) as connection:
+            executions.finish(connection, held, result)
+        return held.attempt
+
+    def store_late() -> int:
+        with transaction(engine) as connection:
+            return executions.finish_late(connection, held, result).attempt
+
+    try:
+        return retried(engine, store)
+    except executions.OvertakenError:
+        # Perhaps the lease ended while the database was away, and a sweep came before the next beat: the work is done.
+        return retried(engine, store_late)

@@ -39,7 +39,10 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How many, by what: (job, host, outcome), (job, effect), (event type, state), (event type,) or (state,)."""
+    """How many, by what: (job, host, outcome), (job, effect), (event type, state), (event type,), (state,), (job,).
+
+    Or (kind, severity).
+    """
 
     labels: tuple[str, ...]
     count: int
@@ -77,6 +80,8 @@ class Situation:
     without_ticket: int
     unanswered: Mapping[str, str]
     obstacles: tuple[Obstacle, ...] = ()
+    failed_runs: tuple[Counted, ...] = ()
+    alerts: tuple[Counted, ...] = ()
     disagreements: tuple[str, ...] = ()
 
 
@@ -115,6 +120,8 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             without_ticket=ask("without_ticket", lambda: len(money_without_ticket(connection, _MOST_CASES)), 0),
             unanswered=ask.unanswered,
             obstacles=ask("obstacles", lambda: _obstacles(connection, settings, now), ()),
+            failed_runs=counted("failed_runs", FAILED_RUNS, since=since),
+            alerts=counted("alerts", ALERTS),
             disagreements=said,
         )
 
@@ -221,6 +228,17 @@ LAST_SUCCESS = f"""
     ) AS latest
     UNION ALL
     SELECT 'monthly_settlement', max(finished_at) FROM settlement_pass WHERE state = 'DONE' HAVING count(*) > 0
+"""
+
+FAILED_RUNS = """
+    SELECT subject, count(*) FROM alert JOIN alert_group ON alert_group.id = group_id
+    WHERE alert.kind = 'RunFailed' AND alerted_at >= CAST(:since AS timestamptz)
+    GROUP BY subject ORDER BY subject
+"""
+
+ALERTS = """
+    SELECT kind, lower(severity), count(*) FROM alert_group
+    WHERE resolved_at IS NULL GROUP BY kind, severity ORDER BY kind, severity
 """
 
 UNDELIVERED = """

@@ -68,7 +68,7 @@ def second_daemon(office: BackOffice) -> Iterator[None]:
                 daemon.kill()
 
 
-def test_what_two_daemons_start_twice_happens_once_and_each_such_window_is_alerted_once(office: BackOffice) -> None:
+def test_what_two_daemons_start_twice_happens_once_and_each_such_window_is_noted_once(office: BackOffice) -> None:
     with second_daemon(office):
         office.wait_for(lambda: len(windows(office)) >= MINUTES + 1, "the windows of some minutes", 60 * MINUTES + 180)
     runs = office.wait_for(lambda: ended(scheduled(office)), "the end of all runs")
@@ -156,7 +156,7 @@ def counts(engine: Engine) -> tuple[int, int]:
 
 
 def alerted(engine: Engine) -> set[str]:
-    """The windows of the minute job that were alerted as duplicates, as their tags have them."""
+    """The windows of the minute job that were noted as duplicates, as their tags have them."""
     with engine.connect() as connection:
         keys = connection.execute(text(ALERTED), {"job": JOB}).scalars()
         return {instant(key).astimezone(MADRID).isoformat(timespec="seconds") for key in keys}
@@ -222,8 +222,7 @@ COUNTS = """
 """
 
 ALERTED = """
-    SELECT payload ->> 'scheduled_for' FROM outbox_event
-    WHERE event_type = 'DuplicateFiring' AND payload ->> 'job' = :job
+    SELECT split_part(key, ' ', 2) FROM alert WHERE kind = 'DuplicateFiring' AND split_part(key, ' ', 1) = :job
 """
 
 REFUSE_CLAIMS = """

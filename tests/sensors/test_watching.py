@@ -19,6 +19,7 @@ from tests.books import close
 from tests.payable import pay_from
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.test_settlement import settle
+from ticketflow_orch.alerts import standing
 from ticketflow_orch.books.periods import ready_since
 from ticketflow_orch.database import transaction
 from ticketflow_orch.definitions import build_definitions
@@ -84,7 +85,10 @@ def alerts(engine: Engine, about: str) -> list[str]:
     """The alerts in the outbox that begin with `about`, without that."""
     with engine.connect() as connection:
         keys = connection.execute(
-            text("SELECT aggregate_id FROM outbox_event WHERE aggregate_type = 'alert' ORDER BY id")
+            text("""
+                SELECT aggregate_id FROM outbox_event
+                WHERE aggregate_type = 'alert' AND event_type <> 'AlertResolved' ORDER BY id
+            """)
         )
         return [key.removeprefix(about).strip() for key in keys.scalars() if key.startswith(about)]
 
@@ -155,7 +159,12 @@ def test_after_days_without_a_daemon_each_missed_window_is_told_once_and_the_one
     # Dagster makes up for the newest of the missed ticks.
     fire(engine, "close_events", TICK + timedelta(days=3))
     watch.look_on(up_again + FIVE_MINUTES, up_again + timedelta(hours=1))
-    assert alerts(engine, MISSED) == [f"2026-06-0{day}T02:30:00+00:00" for day in (1, 2, 3)]
+    # One alert, which says how many there were.
+    assert alerts(engine, MISSED) == ["2026-06-01T02:30:00+00:00"]
+    with engine.connect() as connection:
+        assert ("close_events", 3) in [(one.subject, one.occurrences) for one in standing(connection)]
+    fire(engine, "close_events", TICK + timedelta(days=4))
+    assert watch.look("alerts_watch", up_again) == "Over: WindowMissed close_events. Told again: 0."
 
 
 def test_the_settlements_window_is_missed_when_a_month_was_due_and_nobody_took_it_on(
@@ -223,6 +232,13 @@ def test_reservations_that_wait_for_three_minutes_are_told_of_once(engine: Engin
     with engine.begin() as connection:
         connection.execute(text("UPDATE reservation SET status = 'CANCELLED' WHERE expires_at = :at"), {"at": TICK})
     assert watch.look("missed_windows", TICK + timedelta(minutes=8)) == "All well."
+    with engine.connect() as connection:
+        assert standing(connection, ["WorkOverdue"]) != ()
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE reservation SET status = 'CANCELLED'"))
+    watch.look("missed_windows", TICK + timedelta(minutes=13))
+    with engine.connect() as connection:
+        assert standing(connection, ["WorkOverdue"]) == ()
 
 
 def test_reminders_that_wait_for_three_quarters_of_an_hour_are_told_of_once(engine: Engine, watch: Watch) -> None:

@@ -31,6 +31,7 @@ from ticketflow_orch.books.report import CurrencyBalance, balance_totals, closin
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import Publish
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.settlement.due import is_changed
 from ticketflow_orch.settlement.late_movements import last_closed, next_movement_id
@@ -95,7 +96,7 @@ def close_month(
     each, and when none is missing the month is closed. A run that was killed in between leaves a month that is being
     closed, and the next run goes on. What looks wrong among its movements is noted in the end. `now` is the business
     time (aware); `closed_by` and `run_id` are recorded beside the role that the database knows. `engine` must allow
-    three connections.
+    three connections; each step is tried again while the database is away, for as long as it is patient.
 
     Raises:
         InputError: the month may not be closed: it is not settled, or not the next in turn, or the ledger or the
@@ -104,36 +105,48 @@ def close_month(
     """
     options = options or ClosingOptions()
     started = time.monotonic()
-    with engine.connect() as connection:
-        state = period_state(connection, month)
-        if state not in {"CLOSING", "CLOSED"}:
-            require_turn(connection, month, now, first_month)
+    state = retried(engine, lambda: _state_in_turn(engine, month, now, first_month))
     if state == "SETTLED":
         _settle_what_came_since(
             engine, month, now=now, first_month=first_month, closer=Closer(closed_by, run_id), options=options,
             publish=publish,
         )  # fmt: skip
-        with engine.connect() as connection:
-            _require_fit(connection, month)
+        retried(engine, lambda: _require_fit(engine, month))
     rows_new = 0
     if state != "CLOSED":
-        begin(engine, month, now, first_month)
-        with engine.connect() as connection:
-            unfit = _unfit(connection, month, resumed=has_balances(connection, month))
+        retried(engine, lambda: begin(engine, month, now, first_month))
+        unfit = retried(engine, lambda: _unfit_as_frozen(engine, month))
         if unfit is not None:
-            take_back(engine, month)
+            retried(engine, lambda: take_back(engine, month))
             raise InputError(unfit)
         rows_new = _write_balances(engine, month, Closer(closed_by, run_id), options)
-    search_anomalies(engine)
+    retried(engine, lambda: search_anomalies(engine))
+
+    def closed_books() -> ClosedBooks:
+        with engine.connect() as connection:
+            return _closed_books(
+                connection,
+                month,
+                found_closed=state == "CLOSED",
+                resumed=state == "CLOSING",
+                rows_new=rows_new,
+                seconds=time.monotonic() - started,
+            )
+
+    return retried(engine, closed_books)
+
+
+def _state_in_turn(engine: Engine, month: Month, now: datetime, first_month: Month) -> str:
     with engine.connect() as connection:
-        return _closed_books(
-            connection,
-            month,
-            found_closed=state == "CLOSED",
-            resumed=state == "CLOSING",
-            rows_new=rows_new,
-            seconds=time.monotonic() - started,
-        )
+        state = period_state(connection, month)
+        if state not in {"CLOSING", "CLOSED"}:
+            require_turn(connection, month, now, first_month)
+        return state
+
+
+def _unfit_as_frozen(engine: Engine, month: Month) -> str | None:
+    with engine.connect() as connection:
+        return _unfit(connection, month, resumed=has_balances(connection, month))
 
 
 def _settle_what_came_since(
@@ -151,9 +164,15 @@ def _settle_what_came_since(
     Raises:
         IncompleteClosingError: the settlement did not come to its end; says why.
     """
-    with engine.connect() as connection:
-        if not (is_being_settled(connection, month) or is_changed(connection, month, next_movement_id(connection))):
-            return
+
+    def is_needless() -> bool:
+        with engine.connect() as connection:
+            return not (
+                is_being_settled(connection, month) or is_changed(connection, month, next_movement_id(connection))
+            )
+
+    if retried(engine, is_needless):
+        return
     try:
         settle_month(
             engine, month, now=now, first_month=first_month, run_id=closer.run_id, settled_by=closer.name,
@@ -174,7 +193,7 @@ def _write_balances(engine: Engine, month: Month, closer: Closer, options: Closi
     rows = 0
     for _ in range(_ROUNDS):
         rows += sum(writer.write(low, high) for low, high in writer.chunks(options.chunk_size))
-        missing = end(engine, month, closer)
+        missing = retried(engine, lambda: end(engine, month, closer))
         if not missing.count:
             return rows
     example = missing.examples[0]
@@ -184,8 +203,9 @@ def _write_balances(engine: Engine, month: Month, closer: Closer, options: Closi
     )
 
 
-def _require_fit(connection: Connection, month: Month) -> None:
-    unfit = _unfit(connection, month)
+def _require_fit(engine: Engine, month: Month) -> None:
+    with engine.connect() as connection:
+        unfit = _unfit(connection, month)
     if unfit is not None:
         raise InputError(unfit)
 

@@ -12,6 +12,7 @@ from ticketflow_orch.books.history import moved, pays_from
 from ticketflow_orch.books.periods import IncompleteClosingError, is_being_closed
 from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.months import Month
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settlement.cutting import cut
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
@@ -27,28 +28,36 @@ class BalanceWriter:
 
     def chunks(self, size: int) -> Iterator[tuple[int, int]]:
         """The ranges of organization ids, of `size` organizations each; the last is open-ended."""
-        with self.engine.connect() as connection:
-            ranges = cut(connection, size)
-        for low, high in ranges:
+
+        def ranges() -> list[tuple[int, int | None]]:
+            with self.engine.connect() as connection:
+                return list(cut(connection, size))
+
+        for low, high in retried(self.engine, ranges):
             yield low, LARGEST_ID if high is None else high
 
     def write(self, low: int, high: int) -> int:
         """Write what is missing for the organizations from `low` to `high`, in one transaction; how many balances.
 
+        Tried again while the database is away: a balance that is there is left as it is.
+
         Raises:
             IncompleteClosingError: the month is not being closed any more, or too many organizations fail.
         """
-        keys = {"month": self.month.first_day, "low": low, "high": high}
         try:
-            with transaction(self.engine) as connection:
-                # Whoever else closes the month waits here, and then sees what we have written.
-                if not is_being_closed(connection, self.month):
-                    return 0
-                return connection.execute(_WRITE, keys).rowcount
+            return retried(self.engine, lambda: self._write(low, high))
         except DBAPIError as error:
             if not is_data_fault(error):
                 raise
             return self._narrow_down(low, high, str(error.orig).strip())
+
+    def _write(self, low: int, high: int) -> int:
+        with transaction(self.engine) as connection:
+            # Whoever else closes the month waits here, and then sees what we have written.
+            if not is_being_closed(connection, self.month):
+                return 0
+            keys = {"month": self.month.first_day, "low": low, "high": high}
+            return connection.execute(_WRITE, keys).rowcount
 
     def _narrow_down(self, low: int, high: int, error: str) -> int:
         with self.engine.connect() as connection:

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli import (
+    alerts,
     anomalies,
     audit,
     books,
@@ -96,6 +97,7 @@ app.command("import")(importing.import_)
 app.command("migrate")(migrate.migrate)
 app.command("env")(env.env)
 app.add_typer(installation.app, name="installation")
+app.add_typer(alerts.app, name="alerts")
 app.add_typer(anomalies.app, name="anomalies")
 app.add_typer(payouts.app, name="payouts")
 app.add_typer(currency.app, name="currency")

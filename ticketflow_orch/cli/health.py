@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ticketflow_orch.installation import Installation
     from ticketflow_orch.settings import Settings
 
+_LAUNCH_AGAIN = "correct what it says and launch it again in the UI, or leave it to its next window"
 # Every daily window comes within it, also on the day with 25 hours.
 _WINDOWS_WITHIN = timedelta(hours=26)
 
@@ -23,8 +24,9 @@ _WINDOWS_WITHIN = timedelta(hours=26)
 def health() -> None:
     """Print one line for each problem; exit code 1 when there is any. Starts and changes nothing.
 
-    Looks at databases, schema, daemon, work that is due for too long, missed windows, stale claims, unsettled months,
-    what stands in the way of months, the outbox and the clocks.
+    Looks at databases, schema, daemon, work that is due for too long, windows that were missed or not completed, runs
+    that failed, stale claims, unsettled months, what stands in the way of months, the outbox, alerts that only a person
+    can end, and the clocks.
     """
     from ticketflow_orch.settings import settings
 
@@ -100,11 +102,26 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     # The windows of the code location are those of the database, whatever the environment says.
     take_over(installed)
     yield from problems(read_situation(engine, settings), installed.business_timezone, settings.outbox_late)
+    yield from _told(engine)
     still = standing_still(installed, settings)
     if still is not None:
         yield f"clock: {still}; unset TICKETFLOW_FIXED_CLOCK."
     if settings.delivery is not None or installed.routes_digest is None:
         yield from _other_routes(settings, installed)
+
+
+def _told(engine: Engine) -> Iterator[str]:
+    """What was alerted, stands, and shows nowhere else."""
+    from ticketflow_orch.alerts import standing
+
+    with engine.connect() as connection:
+        found = standing(connection, ["PayoutContradicted", "RowLeftOut"])
+    for one in found:
+        times = "" if one.occurrences == 1 else f", {one.occurrences:,} times"
+        yield (
+            f"alert {one.id}: {one.kind} {one.subject}{times}, since {one.first_at.isoformat(timespec='seconds')}; "
+            f"`ticketflow alerts list` shows it, and `ticketflow alerts resolve {one.id}` ends it when it is seen to."
+        )
 
 
 def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
@@ -138,6 +155,7 @@ def _dagster(databases: Databases, settings: Settings, engine: Engine | None) ->
             yield f"daemon: {finding.detail}; {finding.mend}."
         if engine is not None:
             yield from _missed_windows(engine, instance, settings)
+            yield from _failed_runs(engine, instance)
 
 
 def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Settings) -> Iterator[str]:
@@ -155,3 +173,27 @@ def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Setting
     for window in missed:
         which = f"{window.scheduled_for.isoformat(timespec='seconds')} {window.partition or ''}".strip()
         yield f"{window.job}: the window {which} was never started; it mends itself at the next one, or launch the job."
+
+
+def _failed_runs(engine: Engine, instance: DagsterInstance) -> Iterator[str]:
+    """Windows of a day that nobody completes, and other runs that failed, until a later one makes up for them."""
+    from datetime import UTC, datetime
+
+    from schedules import ALWAYS_REQUESTING
+    from sensors.failed_runs import standing_failures
+    from ticketflow_orch.unfinished import unfinished_windows
+
+    daily = [schedule.job_name.removesuffix("_job") for schedule in ALWAYS_REQUESTING]
+    with engine.connect() as connection:
+        unfinished = unfinished_windows(connection, daily)
+    failed = {one.run_id: one for one in standing_failures(instance, datetime.now(UTC) - _WINDOWS_WITHIN)}
+    for window in unfinished:
+        run = failed.pop(window.run_id, None)
+        error = window.error or (run.error if run else "it left no error")
+        at = window.scheduled_for.isoformat(timespec="seconds")
+        yield f"{window.job}: the window {at} is not completed, run {window.run_id} failed: {error}; {_LAUNCH_AGAIN}."
+    for run in failed.values():
+        if run.work in {window.job for window in unfinished}:
+            continue
+        which = run.partition or run.window or run.at.isoformat(timespec="seconds")
+        yield f"{run.work}: run {run.run_id} for {which} failed: {run.error}; {_LAUNCH_AGAIN}."

@@ -23,7 +23,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, text
 
 from ticketflow_orch import clock
-from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.alerts import Alert, alert_all
 from ticketflow_orch.delivery import printable
 from ticketflow_orch.delivery.preparing import Recorded
 from ticketflow_orch.payouts.references import tell_shared
@@ -63,8 +63,7 @@ def record_payouts(connection: Connection, recorded: Sequence[Recorded]) -> None
         },
     ).all()
     now = clock.now()
-    for alert in _alerts(rows, now):
-        alert_once(connection, alert, now)
+    alert_all(connection, list(_alerts(rows, now)), now)
     tell_shared(connection, [row.provider_ref for row in rows if row.shared], now)
 
 
@@ -109,12 +108,13 @@ def _alerts(rows: Iterable[Row[Any]], now: datetime) -> Iterable[Alert]:
         if row.applied:
             if row.answer == "IN_DOUBT":
                 # After a restore attempts are counted anew.
-                yield Alert(IN_DOUBT_ALERT, f"{row.public_id}/{row.attempt} at {now.isoformat()}", said)
+                key = f"{row.public_id}/{row.attempt} at {now.isoformat()}"
+                yield Alert(IN_DOUBT_ALERT, key, said, subject=IN_DOUBT_ALERT)
         # A returned payout was confirmed once.
         elif {"RETURNED": "CONFIRMED"}.get(row.before, row.before) != row.answer in _STATES.values():
-            yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.answer}", said)
+            yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.answer}", said, subject=str(row.public_id))
         elif row.other_reference:
-            yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.provider_ref}", said)
+            yield Alert(CONTRADICTED_ALERT, f"{row.public_id}/{row.provider_ref}", said, subject=str(row.public_id))
 
 
 def _is_uuid(words: str) -> bool:

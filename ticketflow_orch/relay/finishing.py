@@ -16,7 +16,7 @@ from typing import Literal
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.alerts import ALERT, Alert, alert_once
+from ticketflow_orch.alerts import ALERT, Alert, alert_all, alert_once
 from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.delivery.preparing import EventKind, Fate, Recorded
@@ -104,8 +104,7 @@ class Finisher:
         recorded = [_recorded(end) for end in ends if end.state != "PENDING"]
         record(connection, self.kinds, recorded)
         now = self.now()
-        for one in recorded:
-            tell_of(connection, one, now)
+        alert_all(connection, [alert for end in ends if (alert := alert_of(end, now)) is not None], now)
         for destination in sorted({end.gone for end in ends if end.gone is not None}):
             self._stop(connection, destination, next(end for end in ends if end.gone == destination), now)
 
@@ -114,7 +113,8 @@ class Finisher:
         since = connection.execute(_STOP, values).scalar_one_or_none()
         if since is not None:
             told = {"destination": destination, "reason": end.reason}
-            alert_once(connection, Alert("DestinationGone", f"{destination} {since.isoformat()}", told), now)
+            key = f"{destination} {since.isoformat()}"
+            alert_once(connection, Alert("DestinationGone", key, told, subject=destination), now)
 
 
 def record(connection: Connection, kinds: Mapping[str, EventKind], recorded: Sequence[Recorded]) -> None:
@@ -127,22 +127,26 @@ def record(connection: Connection, kinds: Mapping[str, EventKind], recorded: Seq
             kind.recorder(connection, list(events))
 
 
-def tell_of(connection: Connection, recorded: Recorded, now: datetime) -> None:
-    """Alert of an event that is dead, in doubt or held; never of one that is an alert itself."""
-    message = recorded.message
-    kind = _TOLD.get(recorded.state)
+def alert_of(end: Ended, now: datetime) -> Alert | None:
+    """What operators learn of an event that is dead, in doubt or held, with the others of its destination.
+
+    Never of one that is an alert itself.
+    """
+    message = end.claimed.message
+    kind = _TOLD.get(end.state)
     if kind is None or message.aggregate_type == ALERT:
-        return
+        return None
+    outcome = _recorded(end).outcome
     payload = {
         "event_id": str(message.event_id),
         "event_type": message.event_type,
         "aggregate": f"{message.aggregate_type} {message.aggregate_id}",
         "attempt": message.attempt,
-        "error": recorded.outcome.error if recorded.outcome else None,
+        "error": outcome.error if outcome else None,
     }
     # After a restore attempts are counted anew, of an event that has the same id.
     key = f"{message.event_id} attempt {message.attempt} at {now.isoformat()}"
-    alert_once(connection, Alert(kind, key, payload), now)
+    return Alert(kind, key, payload, subject=end.claimed.destination, event_id=str(message.event_id))
 
 
 def answer(outcome: Outcome | None) -> str | None:

@@ -20,6 +20,7 @@ from ticketflow_orch.schema.books import opening_balance, organization_balance, 
 from ticketflow_orch.schema.columns import metadata
 from ticketflow_orch.schema.effects import (
     alert,
+    alert_group,
     delivery_stop,
     job_execution,
     job_firing,
@@ -42,6 +43,7 @@ from ticketflow_orch.schema.settlement import (
 
 __all__ = [
     "alert",
+    "alert_group",
     "anomaly_search",
     "currency",
     "data_import",

@@ -126,6 +126,28 @@ alert = table(
     text_column("kind", primary_key=True),
     text_column("key", primary_key=True),
     stamp("alerted_at"),
+    reference("group_id", "alert_group.id", nullable=True),
+    column("event_id", sa.Uuid, nullable=True),
+    index("alert_group_id_idx", "group_id", where="group_id IS NOT NULL"),
+)
+
+alert_group = table(
+    "alert_group",
+    identity(always=True),
+    text_column("kind"),
+    text_column("subject"),
+    text_column("severity"),
+    one_of("severity", "PAGE", "TICKET", "INFO"),
+    text_column("key"),
+    column("payload", JSONB),
+    column("occurrences", sa.BigInteger, CheckConstraint("occurrences >= 1"), server_default=text("1")),
+    instant("first_at"),
+    instant("last_at"),
+    instant("told_at"),
+    instant("resolved_at", nullable=True),
+    text_column("resolved_by", nullable=True),
+    CheckConstraint("(resolved_at IS NOT NULL) = (resolved_by IS NOT NULL)"),
+    index("alert_group_open_idx", "kind", "subject", unique=True, where="resolved_at IS NULL"),
 )
 
 late_capture = table(

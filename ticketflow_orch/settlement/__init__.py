@@ -13,13 +13,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
 from ticketflow_orch import outbox
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import Publish
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settlement.drain import Drain
 from ticketflow_orch.settlement.late_movements import next_movement_id, require_order, takes_postings
 from ticketflow_orch.settlement.passes import (
@@ -116,6 +118,8 @@ def settle_month(
     connections. `publish` writes an outbox event in the transaction it is given. `progress` is called about once a
     second from the calling thread; `stop`, once set, ends the run after the chunks in hand.
 
+    Each step is tried again while the database is away, for as long as the engine is patient.
+
     Raises:
         InputError: the month is before `first_month` or not over in every zone in use, this host's clock and the
             database's disagree, or the order of recording is lost; nothing was written.
@@ -128,26 +132,37 @@ def settle_month(
             f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
             "lets it be settled, unless a month is closed."
         )
-    with engine.connect() as connection:
-        require_over(connection, month, now)
-        if not takes_postings(connection, month):
-            return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
-        require_order(connection)
-        boundary = next_movement_id(connection)
+    boundary = retried(engine, lambda: _boundary(engine, month, now))
+    if boundary is None:
+        return SettlementResult(month, None, False, 0, 0, 0, 0, (), 0, time.monotonic() - started)
     run = _Run(engine, run_id, settled_by, now, options, publish, progress, stop or threading.Event())
     passes: dict[int, tuple[Pass, bool]] = {}
     for _ in range(_PASSES):
-        settlement, joined = begin_or_join(engine, month, full=options.full)
+        settlement, joined = retried(engine, lambda: begin_or_join(engine, month, full=options.full))
         passes[settlement.number] = settlement, joined
         run.carry_out(settlement, boundary)
-        with engine.connect() as connection:
-            done = is_read(connection, month, boundary)
-            if done and settlement.is_full >= options.full:
-                return _result(connection, passes, options.workers, time.monotonic() - started)
+        done = retried(engine, partial(_is_read, engine, month, boundary))
+        if done and settlement.is_full >= options.full:
+            return retried(engine, lambda: _result(engine, passes, options.workers, time.monotonic() - started))
     raise IncompleteSettlementError(
         f"{month} is not settled after {_PASSES} passes that this run worked on; other runs gave them up, or new time "
         "zones kept coming into use. Settle it again."
     )
+
+
+def _boundary(engine: Engine, month: Month, now: datetime) -> int | None:
+    """The next movement's id; None where nothing may be posted in the month any more."""
+    with engine.connect() as connection:
+        require_over(connection, month, now)
+        if not takes_postings(connection, month):
+            return None
+        require_order(connection)
+        return next_movement_id(connection)
+
+
+def _is_read(engine: Engine, month: Month, boundary: int) -> bool:
+    with engine.connect() as connection:
+        return is_read(connection, month, boundary)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,36 +184,39 @@ class _Run:
         Raises:
             ParkedLimitError: too many organizations fail on what was recorded before `boundary`, the run's beginning.
         """
-        wait_for_writers(self.engine, settlement, self.options.writer_wait)
+        engine, options = self.engine, self.options
+        retried(engine, lambda: wait_for_writers(engine, settlement, options.writer_wait), self.stop)
         try:
-            windows = plan(self.engine, settlement, self.options.chunk_size, self.options.parked_limit)
+            windows = retried(
+                engine, lambda: plan(engine, settlement, options.chunk_size, options.parked_limit), self.stop
+            )
             drain = Drain(
                 engine=self.engine, settlement=settlement, windows=windows, run_id=self.run_id,
                 pause=self.options.chunk_pause, parked_limit=self.options.parked_limit, stop=self.stop,
             )  # fmt: skip
             drain.run(self.options.workers, self.progress)
         except ParkedLimitError as error:
-            give_up(self.engine, settlement, str(error))
+            why = str(error)
+            retried(engine, lambda: give_up(engine, settlement, why), self.stop)
             if settlement.cutoff > boundary:
                 raise
             return
-        finish(self.engine, settlement, self.now, self.settled_by, self.publish)
+        retried(engine, lambda: finish(engine, settlement, self.now, self.settled_by, self.publish), self.stop)
 
 
-def _result(
-    connection: Connection, passes: Mapping[int, tuple[Pass, bool]], workers: int, seconds: float
-) -> SettlementResult:
+def _result(engine: Engine, passes: Mapping[int, tuple[Pass, bool]], workers: int, seconds: float) -> SettlementResult:
     settlement, _ = passes[max(passes)]
-    posted = [posted_by_pass(connection, each) for each, _ in passes.values()]
-    return SettlementResult(
-        month=settlement.month,
-        settlement=settlement,
-        joined=any(joined for _, joined in passes.values()),
-        chunks=sum(drained(connection, each).total for each, _ in passes.values()),
-        rows_new=sum(one.rows_new for one in posted),
-        rows_adjusted=sum(one.rows_adjusted for one in posted),
-        rows_existing=sum(one.rows_existing for one in posted),
-        parked=parked_in_pass(connection, settlement),
-        workers=workers,
-        seconds=seconds,
-    )
+    with engine.connect() as connection:
+        posted = [posted_by_pass(connection, each) for each, _ in passes.values()]
+        return SettlementResult(
+            month=settlement.month,
+            settlement=settlement,
+            joined=any(joined for _, joined in passes.values()),
+            chunks=sum(drained(connection, each).total for each, _ in passes.values()),
+            rows_new=sum(one.rows_new for one in posted),
+            rows_adjusted=sum(one.rows_adjusted for one in posted),
+            rows_existing=sum(one.rows_existing for one in posted),
+            parked=parked_in_pass(connection, settlement),
+            workers=workers,
+            seconds=seconds,
+        )

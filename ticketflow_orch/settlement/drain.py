@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import Month, Window
+from ticketflow_orch.retrying import retried
 from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, ParkedLimitError, drained
 from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
 
@@ -60,8 +61,7 @@ class Drain:
                     finished, running = wait(running, timeout=1, return_when=FIRST_COMPLETED)
                     for future in finished:
                         future.result()
-                    with self.engine.connect() as connection:
-                        progress(drained(connection, self.settlement))
+                    progress(retried(self.engine, self._state, self.stop))
             finally:
                 # Also when this thread is interrupted: the workers end with the chunk that they have in hand.
                 if running:
@@ -70,13 +70,13 @@ class Drain:
     def _work(self) -> None:
         idle = 0.02
         while not (self.stop.is_set() or self.abandoned.is_set()):
-            if self._settle_one_chunk():
+            # A chunk whose COMMIT had no answer is done or due, as its row says.
+            if retried(self.engine, self._settle_one_chunk, self.abandoned):
                 idle = 0.02
                 if self.pause:
                     self.stop.wait(self.pause)
                 continue
-            with self.engine.connect() as connection:
-                state = drained(connection, self.settlement)
+            state = retried(self.engine, self._state, self.abandoned)
             if state.done == state.total:
                 return
             # What is left is in other workers' hands; should one of them die, its chunk becomes due again.
@@ -85,6 +85,10 @@ class Drain:
         raise IncompleteSettlementError(
             f"The settlement of {self.settlement.month} was stopped; run it again to go on."
         )
+
+    def _state(self) -> Drained:
+        with self.engine.connect() as connection:
+            return drained(connection, self.settlement)
 
     def _settle_one_chunk(self) -> bool:
         chunk, first = None, False

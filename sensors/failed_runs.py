@@ -1,0 +1,196 @@
+"""Runs that failed and that nothing will start again by itself: told once a job, until they are made up for.
+
+Asks the instance instead of waiting for its events: what is not written down because the database is away is found by
+the next look.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+    SCHEDULE_NAME_TAG,
+    SENSOR_NAME_TAG,
+    WILL_RETRY_TAG,
+)
+
+from resources import ClockResource, DatabaseResource, OutboxResource
+from sensors.telling import tell
+from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
+from ticketflow_orch.clock import parse_instant
+from ticketflow_orch.database import transaction
+from ticketflow_orch.firings import SCHEDULED_FOR
+
+KIND = "RunFailed"
+# A run of the past is found again when its record changes; the memory of alerts keeps it from being told twice.
+_OVERLAP = timedelta(minutes=5)
+_AT_ONCE = 200
+# The job of runs that are launched from assets, as a backfill's are; and the assets of jobs that are called otherwise.
+_OF_THE_UI = "__ASSET_JOB"
+_ASSETS = {"close_books_job": "closed_books", "statements_job": "settlement_statements"}
+_LONGEST_WORDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRun:
+    """A run that failed at `at`: what it was to do, for which window and partition, and the first line of its error.
+
+    `by_hand`: somebody launched it, and sees it in the UI.
+    """
+
+    work: str
+    run_id: str
+    at: datetime
+    window: str | None
+    partition: str | None
+    error: str
+    by_hand: bool
+
+    @property
+    def alert(self) -> Alert:
+        """What operators learn of it, with the other failures of the same work."""
+        told = {
+            "job": self.work, "run_id": self.run_id, "scheduled_for": self.window, "partition": self.partition,
+            "error": self.error,
+        }  # fmt: skip
+        subject = f"{self.work} by hand" if self.by_hand else self.work
+        return Alert(
+            KIND, f"{self.work} {self.run_id}", told, subject=subject, severity=Severity.INFO if self.by_hand else None
+        )
+
+
+@dg.sensor(
+    minimum_interval_seconds=30,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Alerts of runs that failed, one alert a job, and ends it when they are made up for.",
+)
+def failed_runs(
+    context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
+) -> dg.SkipReason:
+    """Starts no run: what it finds goes to the outbox. Of what failed long before the first look nothing is told."""
+    since = parse_instant(context.cursor) if context.cursor else datetime.now(UTC)
+    records = failures(context.instance, since - _OVERLAP)
+    alerts = [described(context.instance, one).alert for one in records if not is_retried(one)]
+    now = clock.now()
+    with database.engine("failed_runs") as engine, transaction(engine) as connection:
+        outcome = tell(context, connection, alerts, now, outbox.append)
+        open_ = [one for one in standing(connection, [KIND]) if one.severity != Severity.INFO]
+        over = [one.id for one in open_ if not missing(context.instance, one.subject, one.first_at)]
+        resolve(connection, over, now, CAUSE_GONE, outbox.append)
+    seen = max((one.update_timestamp for one in records), default=since)
+    context.update_cursor(max(since, seen).isoformat())
+    return outcome
+
+
+def failures(instance: dg.DagsterInstance, since: datetime, *, newest: bool = False) -> list[dg.RunRecord]:
+    """The runs that failed, or whose record of it changed, after `since`: the first of them, or the last."""
+    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since.astimezone(UTC))
+    found = instance.get_run_records(failed, limit=_AT_ONCE, order_by="update_timestamp", ascending=not newest)
+    return sorted(found, key=lambda one: one.update_timestamp)
+
+
+def is_retried(failed: dg.RunRecord) -> bool:
+    """Whether another run is started for it anyway."""
+    return failed.dagster_run.tags.get(WILL_RETRY_TAG) == "true"
+
+
+def standing_failures(instance: dg.DagsterInstance, since: datetime) -> Iterator[FailedRun]:
+    """The last failure of each work and partition after `since` that no later run has made up for.
+
+    Of runs that a schedule or a sensor asked for.
+    """
+    last: dict[tuple[str, str | None], dg.RunRecord] = {}
+    for failed in failures(instance, since, newest=True):
+        if not is_by_hand(failed.dagster_run) and not is_retried(failed):
+            last[work_of(failed.dagster_run), partition_of(failed.dagster_run)] = failed
+    for failed in last.values():
+        if not is_made_up_for(instance, failed):
+            yield described(instance, failed)
+
+
+def missing(instance: dg.DagsterInstance, work: str, since: datetime) -> bool:
+    """Whether anything of `work` that failed after `since` is not made up for."""
+    return any(one.work == work for one in standing_failures(instance, since - _OVERLAP))
+
+
+def is_made_up_for(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:
+    """Whether a run that was created later did the same work, for the same partition, and succeeded."""
+    run = failed.dagster_run
+    succeeded = [dg.DagsterRunStatus.SUCCESS]
+    asked = [
+        dg.RunsFilter(job_name=name, statuses=succeeded, created_after=failed.create_timestamp)
+        for name in dict.fromkeys((run.job_name, _OF_THE_UI))
+    ]
+    return any(_covers(later, run) for question in asked for later in instance.get_runs(question, limit=_AT_ONCE))
+
+
+def described(instance: dg.DagsterInstance, failed: dg.RunRecord) -> FailedRun:
+    """What people learn of it."""
+    run = failed.dagster_run
+    return FailedRun(
+        work=work_of(run),
+        run_id=run.run_id,
+        at=failed.update_timestamp.astimezone(UTC),
+        window=run.tags.get(SCHEDULED_FOR),
+        partition=partition_of(run),
+        error=why(instance, run.run_id),
+        by_hand=is_by_hand(run),
+    )
+
+
+def work_of(run: dg.DagsterRun) -> str:
+    """What a run is there for: the name of its op, or of its assets where the UI made a job for them."""
+    if run.job_name == _OF_THE_UI and run.asset_selection:
+        return ", ".join(sorted(key.to_user_string() for key in run.asset_selection))
+    return run.job_name.removesuffix("_job")
+
+
+def partition_of(run: dg.DagsterRun) -> str | None:
+    """The partition that a run is for, or the first and the last of several."""
+    first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
+    return f"{first} to {last}" if first and last else run.tags.get(PARTITION_NAME_TAG)
+
+
+def is_by_hand(run: dg.DagsterRun) -> bool:
+    """Whether neither a schedule nor a sensor asked for it."""
+    return not {SCHEDULE_NAME_TAG, SENSOR_NAME_TAG, SCHEDULED_FOR} & run.tags.keys()
+
+
+def why(instance: dg.DagsterInstance, run_id: str) -> str:
+    """The first line of the error of the run's step, or of the run's own where no step failed."""
+    kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE}
+    said = ""
+    for entry in instance.all_logs(run_id, of_type=kinds):
+        event = entry.dagster_event
+        if event is None:
+            continue
+        if event.event_type == dg.DagsterEventType.STEP_FAILURE:
+            data = event.step_failure_data
+            if data.user_failure_data is not None and data.user_failure_data.description:
+                said = data.user_failure_data.description
+            elif data.error is not None:
+                said = (data.error.cause or data.error).message
+            break
+        said = event.message or said
+    line = next((line.strip() for line in said.splitlines() if line.strip()), "no error is on record")
+    return line[:_LONGEST_WORDS]
+
+
+def _covers(later: dg.DagsterRun, run: dg.DagsterRun) -> bool:
+    wanted = run.tags.get(PARTITION_NAME_TAG)
+    first, last = (later.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
+    has_partition = wanted in {None, later.tags.get(PARTITION_NAME_TAG)} or bool(
+        wanted and first and last and first <= wanted <= last
+    )
+    return has_partition and bool(_works(run) & _works(later))
+
+
+def _works(run: dg.DagsterRun) -> set[str]:
+    """The asset that a run materializes, whoever launched it, or what else it does."""
+    if run.job_name == _OF_THE_UI:
+        return {key.to_user_string() for key in run.asset_selection or ()}
+    return {_ASSETS.get(run.job_name, work_of(run))}
