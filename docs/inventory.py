@@ -25,8 +25,9 @@ The zone is the installation's business time zone, here its default. Each schedu
 launches without the tag is a window of its own, `by hand` and the id of the first run of its family. The first thing
 that a run does is to write its start into `job_firing`.
 
-A schedule whose job still runs or waits skips the tick and names that run. A run whose worker is gone blocks its job
-for no longer than its maximum runtime plus one poll of the run monitoring, 30 s:
+A schedule whose job still runs or waits skips the tick and names that run. A run whose worker is gone is ended by the
+next poll of the run monitoring, every 30 s. One whose worker lives and does not come to its end blocks its job for no
+longer than its maximum runtime and one poll:
 
 | job | maximum runtime | blocks at most |
 |---|---|---|

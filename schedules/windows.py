@@ -32,7 +32,7 @@ UNFINISHED = [
     dg.DagsterRunStatus.STARTED,
     dg.DagsterRunStatus.CANCELING,
 ]
-# In seconds. A run whose worker is gone keeps its job waiting no longer than this and one poll of the run monitoring.
+# In seconds. A run whose worker hangs keeps its job waiting no longer than this and one poll of the run monitoring.
 MINUTE_JOB = {"dagster/max_runtime": "120"}
 DAILY_JOB = {"dagster/max_runtime": "3600"}
 

@@ -15,8 +15,10 @@ ENTRY_POINTS = (
     "ticketflow_orch.definitions",
     "ticketflow_orch.__main__",
     "ticketflow_orch.cli",
-    "ticketflow_orch.demo",
+    # What dagster.yaml names.
     "ticketflow_orch.dagster_storage",
+    "ticketflow_orch.run_launcher",
+    "ticketflow_orch.demo",
     "ticketflow_orch.instance",
 )
 # Each room, and which rooms it may import from besides itself. A schedule or sensor may name the asset it runs.

@@ -1,14 +1,20 @@
-"""Dagster's storage in Postgres with connections that are kept, and looked at before they are used.
+"""Dagster's storage in Postgres with connections that are kept, looked at before they are used, and named processes.
 
 Outside its web server Dagster opens a connection for every query: ten a second for a daemon at rest, 150 for a run.
 Most of what an idle installation cost was Postgres starting sessions. Its web server keeps connections, and answers the
 first page after a restart of Postgres with an error, once for each that it had kept.
+
+What Dagster writes down about a run and about its daemon does not say which process it is; here it does, so that others
+can tell whether it still lives.
 """
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING, Any
 
+from dagster import DagsterEventType
 from dagster._core.storage.sql import create_engine
 from dagster_postgres import (
     DagsterPostgresStorage,
@@ -19,9 +25,16 @@ from dagster_postgres import (
 from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config, set_pg_statement_timeout
 from sqlalchemy import event
 
+from ticketflow_orch.daemons import BETWEEN_MARKS, leave_mark
+from ticketflow_orch.process_identity import ProcessIdentity
+from ticketflow_orch.run_workers import WORKER_TAG, RunWorker
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
+    from dagster import DagsterEvent
+    from dagster._daemon.types import DaemonHeartbeat
     from dagster._serdes import ConfigurableClassData
     from sqlalchemy import Engine
 
@@ -73,7 +86,27 @@ class _Pooled:
 
 
 class _Runs(_Pooled, PostgresRunStorage):
-    pass
+    """Runs, each with the process that executes it, and daemons, each with the process that it is."""
+
+    _marked_at = float("-inf")
+
+    def handle_run_event(self, run_id: str, event: DagsterEvent, update_timestamp: datetime | None = None) -> None:
+        """As Dagster's. It is the process that executes a run that says the run has started."""
+        super().handle_run_event(run_id, event, update_timestamp)
+        if event.event_type == DagsterEventType.RUN_START:
+            worker = RunWorker.this_process(run_id)
+            run = self._get_run_by_id(run_id)
+            if run is not None and RunWorker.named(run_id, run.tags) != worker:
+                self.add_run_tags(run_id, {WORKER_TAG: worker.to_json()})
+
+    def add_daemon_heartbeat(self, daemon_heartbeat: DaemonHeartbeat) -> None:
+        """As Dagster's, which all daemons write over; and the mark that is this daemon's own."""
+        super().add_daemon_heartbeat(daemon_heartbeat)
+        # Each of a daemon's parts has a heartbeat.
+        if time.monotonic() - self._marked_at >= BETWEEN_MARKS / 2:
+            with self.connect() as connection:
+                leave_mark(connection, str(daemon_heartbeat.daemon_id), ProcessIdentity.of(os.getpid()))
+            self._marked_at = time.monotonic()
 
 
 class _Events(_Pooled, PostgresEventLogStorage):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -11,10 +10,8 @@ from importlib import resources
 from pathlib import Path
 
 from alembic.util.exc import CommandError
-from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
-from dagster._core.events import JobFailureData, RunFailureReason
+from dagster import DagsterInstance
 from dagster._core.instance import InstanceRef
-from dagster._core.storage.tags import GRPC_INFO_TAG
 
 from ticketflow_orch.account import account
 from ticketflow_orch.database import SessionLimits, connect_engine
@@ -24,7 +21,7 @@ from ticketflow_orch.delivery.agreed import adopt_routes
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import Installation, require_agreement
 from ticketflow_orch.migrate import migrate, require_current_schema
-from ticketflow_orch.processes import listens
+from ticketflow_orch.run_launcher import ProcessRunLauncher
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settings import settings as current_settings
 from ticketflow_orch.turns import one_at_a_time
@@ -41,7 +38,6 @@ POOLS: tuple[str, ...] = (
     "statements",
     "relay_outbox",
 )
-_IN_PROGRESS = [DagsterRunStatus.STARTING, DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING]
 # Any constant serves, as long as every version of this project takes the same.
 _TURN = 6_240_173
 _LONGEST_WAIT = 10 * 60.0
@@ -132,6 +128,8 @@ def environment(settings: Settings, databases: Databases) -> dict[str, str]:
     return {
         "TICKETFLOW_HOME": str(settings.home.absolute()),
         "DAGSTER_HOME": str(dagster_home(settings)),
+        # Else a backfill fails for good when the daemon finds the code server away.
+        "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": "1",
         **databases.environment(),
     }
 
@@ -171,25 +169,13 @@ def unlimited_pools(instance: DagsterInstance, pools: Iterable[str] = POOLS) -> 
 
 
 def end_runs_without_worker(instance: DagsterInstance) -> list[str]:
-    """Fail the runs whose worker went down with a code server on this machine; returns their ids.
+    """Fail the runs whose worker is known to be gone; returns their ids.
 
-    Nobody else tells: Dagster's default launcher does not look after its workers, and until its maximum runtime such a
-    run blocks its pool. As runs that crashed they are retried by the daemon. A worker that lives all the same does no
-    harm: what it writes is right whoever else writes it.
+    As runs that crashed they are retried by the daemon, whose run monitoring would come to the same half a minute
+    later. Runs of other hosts, and those whose workers outlived their daemon, are left alone.
     """
-    message = "The code server that ran this is gone, and its worker with it."
-    crash = JobFailureData(error=None, failure_reason=RunFailureReason.UNEXPECTED_TERMINATION)
-    ended = []
-    for run in instance.get_runs(RunsFilter(statuses=_IN_PROGRESS)):
-        socket = json.loads(run.tags.get(GRPC_INFO_TAG, "{}")).get("socket")
-        if socket is None or listens(Path(socket)):
-            continue
-        if run.status == DagsterRunStatus.CANCELING:
-            instance.report_run_canceled(run, message)
-        else:
-            instance.report_run_failed(run, message, crash)
-        ended.append(run.run_id)
-    return ended
+    launcher = instance.run_launcher
+    return launcher.end_runs_without_worker() if isinstance(launcher, ProcessRunLauncher) else []
 
 
 @contextmanager

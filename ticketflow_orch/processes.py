@@ -10,12 +10,17 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
+
+# Seconds from the first SIGKILL on.
+_LONGEST_DEATH = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +39,9 @@ class Child:
 class Children:
     """Processes of which none is left when the `with` block ends; they get `grace` seconds to end in order.
 
-    Each leads a session, so that the terminal's Ctrl-C reaches only us and a signal to its group reaches everything
-    it started. Their output goes to files in `logs`; the previous start's file is kept beside the new one.
+    Each leads a session, so that the terminal's Ctrl-C reaches only us and everything that it started is known by the
+    session: also what leads a group of its own, and what has lost its parent. Their output goes to files in `logs`;
+    the previous start's file is kept beside the new one.
     """
 
     def __init__(self, logs: Path, environment: Mapping[str, str], grace: float) -> None:
@@ -78,17 +84,25 @@ class Children:
         return next((child for child in self._children if child.process.poll() is not None), None)
 
     def _stop(self) -> None:
-        """End every group: asked to at once, killed when the grace is over."""
-        for child in self._children:
-            _signal_group(child, signal.SIGTERM)
+        """End every session: asked to at once, killed when the grace is over."""
+        sessions = {child.process.pid for child in self._children}
+        _signal_sessions(sessions, signal.SIGTERM)
         deadline = time.monotonic() + self._grace
-        while time.monotonic() < deadline and any(_group_is_there(child) for child in self._children):
+        while time.monotonic() < deadline and self._are_there(sessions):
             time.sleep(0.02)
-        for child in self._children:
-            _signal_group(child, signal.SIGKILL)
+        # Whoever is killed may have started another just before.
+        deadline = time.monotonic() + _LONGEST_DEATH
+        while time.monotonic() < deadline and self._are_there(sessions):
+            _signal_sessions(sessions, signal.SIGKILL)
+            time.sleep(0.02)
         for child in self._children:
             child.process.wait(timeout=5)
         self._children.clear()
+
+    def _are_there(self, sessions: Set[int]) -> bool:
+        for child in self._children:
+            child.process.poll()  # reaped, or it would be counted as one of its session
+        return bool(_members(sessions))
 
 
 @contextmanager
@@ -107,15 +121,19 @@ def listens(path: Path) -> bool:
         return probe.connect_ex(os.fsencode(path)) in (0, errno.EAGAIN)
 
 
-def _signal_group(child: Child, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.process.pid, number)
+def _signal_sessions(sessions: Set[int], number: signal.Signals) -> None:
+    for pid in _members(sessions):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
-def _group_is_there(child: Child) -> bool:
-    child.process.poll()  # reaped, or it would be counted as one of its group
+def _members(sessions: Set[int]) -> list[int]:
+    """The living processes of `sessions`."""
+    return [pid for pid in psutil.pids() if _is_of(pid, sessions)]
+
+
+def _is_of(pid: int, sessions: Set[int]) -> bool:
     try:
-        os.killpg(child.process.pid, 0)
-    except (ProcessLookupError, PermissionError):
+        return os.getsid(pid) in sessions and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except (OSError, psutil.NoSuchProcess):
         return False
-    return True

@@ -83,6 +83,12 @@ def started(*command: str, until: str = "TicketFlow is at") -> Iterator[subproce
         process.communicate()
 
 
+def offer(location: str, folder: Path) -> None:
+    """Let processes find the code location `patience`, beside what they find anyway."""
+    (folder / "patience.py").write_text(location)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+
+
 def ui(port: int) -> subprocess.CompletedProcess[str]:
     """What `ticketflow ui` says where it cannot start."""
     command = [TICKETFLOW, "ui", "--port", str(port)]
@@ -139,8 +145,7 @@ def runs(port: int) -> list[tuple[str, bool]]:
 
 
 def test_ctrl_c_ends_a_run_in_progress_and_everything_else_within_five_seconds(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "patience.py").write_text(LOCATION)
-    os.environ["PYTHONPATH"] = str(tmp_path)
+    offer(LOCATION, tmp_path)
     port = free_port()
     with started(sys.executable, "-c", SERVE, str(port)) as process:
         assert query(port, LAUNCH)["launchPipelineExecution"]["__typename"] == "LaunchRunSuccess"
@@ -154,8 +159,7 @@ def test_ctrl_c_ends_a_run_in_progress_and_everything_else_within_five_seconds(h
 
 
 def test_after_a_crash_what_is_left_is_named_and_the_run_that_went_down_is_retried(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "patience.py").write_text(LOCATION)
-    os.environ["PYTHONPATH"] = str(tmp_path)
+    offer(LOCATION, tmp_path)
     port = free_port()
     with started(sys.executable, "-c", SERVE, str(port)) as process:
         query(port, LAUNCH)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import platform
 import shutil
@@ -13,11 +14,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
+from typing import TYPE_CHECKING, cast
 
-from dagster import DagsterInstance
+from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.daemons import DaemonMark, two_daemons, working_daemons
 from ticketflow_orch.database import clocks, connect_engine, session_faults
 from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
@@ -41,7 +44,13 @@ from ticketflow_orch.instance import (
     untouched,
 )
 from ticketflow_orch.migrate import require_current_schema
+from ticketflow_orch.process_identity import Life
+from ticketflow_orch.run_launcher import ProcessRunLauncher
+from ticketflow_orch.run_workers import RunWorker
 from ticketflow_orch.settings import Settings, unknown_variables
+
+if TYPE_CHECKING:
+    from dagster_postgres import PostgresRunStorage
 
 _NAMED = 10
 _LEAST_FREE = 1 << 30  # bytes
@@ -267,7 +276,10 @@ def _pools(instance: DagsterInstance) -> Finding:
 
 
 def daemon(instance: DagsterInstance) -> Finding:
-    """Whether the daemon has lately shown a sign of life, in all of its parts."""
+    """Whether one daemon, and no more, has lately shown a sign of life, in all of its parts."""
+    two = two_daemons(_daemons(instance))
+    if two is not None:
+        return Finding("daemon", State.WRONG, two, "end all but one")
     beats = instance.get_daemon_heartbeats()
     required = set(instance.get_required_daemon_types())
     # Dagster itself calls a daemon healthy for half an hour after its last sign of life.
@@ -284,3 +296,45 @@ def daemon(instance: DagsterInstance) -> Finding:
         )
         return Finding("daemon", State.WRONG, detail, "read its log, then restart it")
     return Finding("daemon", State.OK, "alive")
+
+
+def runs_without_worker(instance: DagsterInstance) -> Iterator[str]:
+    """One line for each run that is in progress and will not come to its end, or of which that cannot be told."""
+    launcher = instance.run_launcher
+    if not isinstance(launcher, ProcessRunLauncher):
+        return
+    daemons = [mark.process for mark in _daemons(instance)]
+    for record in instance.get_run_records(RunsFilter(statuses=list(_LONGEST_IN))):
+        run = record.dagster_run
+        name = f"run {run.run_id} of {run.job_name}"
+        since = time.time() - record.update_timestamp.timestamp()
+        worker = RunWorker.named(run.run_id, run.tags)
+        if launcher.is_without_worker(run):
+            which = f"its worker ({worker.process})" if worker else "its worker"
+            yield f"{name}: {which} is gone; the daemon ends it within a minute, or terminate it on its page."
+        elif since > _LONGEST_IN[run.status]:
+            yield f"{name}: {run.status} for {since:.0f} s; the daemon should have ended it: read its log, restart it."
+        elif (
+            run.status == DagsterRunStatus.STARTED
+            and worker is not None
+            and launcher.life_of_worker(run) == Life.OUT_OF_SIGHT
+            and not any(worker.process.shares_host_with(daemon) for daemon in daemons)
+        ):
+            yield (
+                f"{name}: whether its worker ({worker.process}) lives cannot be told, and no daemon works there; "
+                "where it has ended, terminate the run on its page."
+            )
+
+
+def _daemons(instance: DagsterInstance) -> list[DaemonMark]:
+    with cast("PostgresRunStorage", instance.run_storage).connect() as connection:
+        return working_daemons(connection)
+
+
+# Seconds that a run may be in such a state: what dagster.yaml says, and two polls of run monitoring.
+_LONGEST_IN = {
+    DagsterRunStatus.NOT_STARTED: 60 + 60,
+    DagsterRunStatus.STARTING: 60 + 60,
+    DagsterRunStatus.CANCELING: 60 + 60,
+    DagsterRunStatus.STARTED: math.inf,
+}

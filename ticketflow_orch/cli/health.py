@@ -24,9 +24,9 @@ _WINDOWS_WITHIN = timedelta(hours=26)
 def health() -> None:
     """Print one line for each problem; exit code 1 when there is any. Starts and changes nothing.
 
-    Looks at databases, schema, daemon, work that is due for too long, windows that were missed or not completed, runs
-    that failed, stale claims, unsettled months, what stands in the way of months, the outbox, alerts that only a person
-    can end, and the clocks.
+    Looks at databases, schema, daemon, runs without a worker, work that is due for too long, windows that were missed
+    or not completed, runs that failed, stale claims, unsettled months, what stands in the way of months, the outbox,
+    alerts that only a person can end, and the clocks.
     """
     from ticketflow_orch.settings import settings
 
@@ -134,7 +134,7 @@ def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
 
 
 def _dagster(databases: Databases, settings: Settings, engine: Engine | None) -> Iterator[str]:
-    from ticketflow_orch.cli.diagnosis import State, daemon
+    from ticketflow_orch.cli.diagnosis import State, daemon, runs_without_worker
     from ticketflow_orch.databases import DAGSTERS, fault
     from ticketflow_orch.instance import dagster_home, home_is_current, storage_is_current, untouched
 
@@ -153,6 +153,7 @@ def _dagster(databases: Databases, settings: Settings, engine: Engine | None) ->
         finding = daemon(instance)
         if finding.state != State.OK:
             yield f"daemon: {finding.detail}; {finding.mend}."
+        yield from runs_without_worker(instance)
         if engine is not None:
             yield from _missed_windows(engine, instance, settings)
             yield from _failed_runs(engine, instance)

@@ -25,6 +25,10 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.processes import Child, Children, listens, socket_folder
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from ticketflow_orch.daemons import DaemonMark
+    from ticketflow_orch.databases import Databases
     from ticketflow_orch.settings import Settings
 
 HOST = "127.0.0.1"
@@ -34,6 +38,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE = 2.0
 _PATIENCE = 1.5
 _LONGEST_START = 180.0
+_BETWEEN_LOOKS = 5.0
 # The page of the asset that shows all months.
 _BOARD = "/assets/months_board"
 
@@ -54,7 +59,7 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
     `definitions` is the module of the code location. 0 after a signal, 1 when a process ended by itself.
 
     Raises:
-        InputError: the port is taken, another `ticketflow ui` has the same home, or a database cannot be had.
+        InputError: the port is taken, another daemon works on the same databases, or one of these cannot be had.
     """
     from dagster import DagsterInstance
 
@@ -63,6 +68,7 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
     _refuse_unusable(port)
     home = settings.home.absolute()
     with _alone(home) as lock, _interrupted_once(), running(settings, patience=_PATIENCE) as instance:
+        _refuse_second_daemon(instance.databases)
         with DagsterInstance.get() as dagster:
             end_runs_without_worker(dagster)
         ending = _flag_for_signals()
@@ -172,6 +178,42 @@ def _alone(home: Path) -> Iterator[IO[str]]:
             ) from None
         _write_down(lock, [os.getpid()])
         yield lock
+
+
+def _refuse_second_daemon(databases: Databases) -> None:
+    """Wait, where it cannot be told whether another daemon still works, until it shows or could have shown.
+
+    Raises:
+        InputError: it works, in another home or on another host.
+    """
+    from ticketflow_orch.daemons import BETWEEN_MARKS
+    from ticketflow_orch.database import connect_engine
+    from ticketflow_orch.process_identity import Life
+
+    engine = connect_engine(databases.dagster, "ticketflow ui", connections=1)
+    known: dict[str, float] = {}
+    try:
+        while found := _recent_daemons(engine, BETWEEN_MARKS * 1.5):
+            for daemon in found:
+                if daemon.process.life == Life.LIVES or daemon.last > known.setdefault(daemon.id, daemon.last):
+                    raise InputError(
+                        f"A daemon works on these databases already, {daemon.process}, and two would start every "
+                        "schedule twice; end that one first."
+                    )
+            typer.echo(
+                f"A daemon worked on these databases {found[0].age:.0f} s ago, {found[0].process}; waiting to see "
+                "whether it still does."
+            )
+            time.sleep(_BETWEEN_LOOKS)
+    finally:
+        engine.dispose()
+
+
+def _recent_daemons(engine: Engine, within: float) -> list[DaemonMark]:
+    from ticketflow_orch.daemons import working_daemons
+
+    with engine.connect() as connection:
+        return working_daemons(connection, within)
 
 
 def _write_down(lock: IO[str], pids: Sequence[int]) -> None:
