@@ -112,6 +112,18 @@ def test_what_comes_back_after_it_was_over_is_told_anew(engine: Engine) -> None:
     assert kinds(engine) == ["WorkOverdue", "AlertResolved", "WorkOverdue"]
 
 
+@pytest.mark.parametrize("recurs", [True, False])
+def test_what_lasts_and_comes_back_is_told_anew_and_what_happened_once_is_not(engine: Engine, *, recurs: bool) -> None:
+    row = Alert("RowLeftOut", "close_events row", {}, "close_events", recurs=recurs)
+    assert note(engine, row)
+    assert not note(engine, row)
+    with transaction(engine) as connection:
+        resolve_others(connection, "RowLeftOut", (), NOW)
+    assert bool(note(engine, row)) == recurs
+    assert not note(engine, row)
+    assert kinds(engine) == ["RowLeftOut", "AlertResolved", *["RowLeftOut"] * recurs]
+
+
 def test_an_occurrence_that_is_known_counts_once(engine: Engine) -> None:
     assert note(engine, overdue("1"))
     assert not note(engine, overdue("1"))

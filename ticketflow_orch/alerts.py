@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -53,7 +53,8 @@ class Alert:
     """Something that operators must learn once: `kind` is the event's type, `key` which occurrence of it this is.
 
     `subject`: what it is about, shared by all occurrences that are told together; the key, where there is none.
-    `event_id`: the event in the outbox that it is about. `severity`: where it is not that of its kind.
+    `event_id`: the event in the outbox that it is about. `severity`: where it is not that of its kind. `recurs`: it is
+    alerted for as long as it lasts, so that what was over and is alerted under the same key has come back.
     """
 
     kind: str
@@ -62,6 +63,7 @@ class Alert:
     subject: str | None = None
     event_id: str | None = None
     severity: Severity | None = None
+    recurs: bool = False
 
     @property
     def about(self) -> str:
@@ -95,6 +97,8 @@ def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Pub
 
     Told is the first of its subject, and then one a day for as long as there are more; the others are counted.
     """
+    if alert.recurs and _is_over(connection, alert):
+        alert = replace(alert, key=f"{alert.key} at {now.isoformat()}")
     values = {
         "kind": alert.kind,
         "key": alert.key,
@@ -186,6 +190,11 @@ def tell_again(connection: Connection, now: datetime, publish: Publish = outbox.
     return len(rows)
 
 
+def _is_over(connection: Connection, alert: Alert) -> bool:
+    values = {"kind": alert.kind, "key": alert.key, "subject": alert.about}
+    return bool(connection.execute(_IS_OVER, values).scalar_one())
+
+
 def _name(kind: str, key: str) -> str:
     return f"{kind} {key}"
 
@@ -210,6 +219,15 @@ _NOTE = text("""
         ON CONFLICT DO NOTHING RETURNING kind
     )
     SELECT key, occurrences, first_at, is_told FROM opened WHERE EXISTS (SELECT FROM noted)
+""")
+
+_IS_OVER = text("""
+    SELECT EXISTS (
+        SELECT FROM alert JOIN alert_group ON alert_group.id = group_id
+        WHERE alert.kind = CAST(:kind AS text) AND alert.key = CAST(:key AS text) AND resolved_at IS NOT NULL
+    ) AND NOT EXISTS (
+        SELECT FROM alert_group WHERE kind = CAST(:kind AS text) AND subject = CAST(:subject AS text)
+            AND resolved_at IS NULL)
 """)
 
 _COLUMNS = "id, kind, subject, severity, first_at, last_at, occurrences, payload, resolved_at, resolved_by"

@@ -66,7 +66,7 @@ class BadRow:
     def alert(self, job: str) -> Alert:
         """What operators learn of a row that the runs of `job` leave out."""
         told = {"job": job, "row": self.called, "error": self.error}
-        return Alert("RowLeftOut", f"{job} {self.called}", told, subject=job)
+        return Alert("RowLeftOut", f"{job} {self.called}", told, subject=job, recurs=True)
 
     @property
     def called(self) -> int | str:

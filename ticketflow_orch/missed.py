@@ -42,7 +42,7 @@ class Overdue:
         """What operators learn of it."""
         since = self.since.astimezone(UTC).isoformat(timespec="seconds")
         told = {"job": self.job, "due_since": since}
-        return Alert("WorkOverdue", f"{self.job} {since}", told, subject=self.job)
+        return Alert("WorkOverdue", f"{self.job} {since}", told, subject=self.job, recurs=True)
 
 
 def without_firing(connection: Connection, windows: Iterable[Expected]) -> tuple[Expected, ...]:

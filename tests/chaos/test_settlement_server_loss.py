@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -47,6 +48,19 @@ def test_sessions_that_are_terminated_at_any_statement_cost_nothing_but_a_repeat
     assert len(losses) >= LOSSES
     settle(engine, chunk_size=CHUNK_SIZE)
     assert read_books(engine) == clean, f"CHAOS_SEED={seed} CHAOS_KILLS={LOSSES}"
+
+
+def test_a_patient_settlement_whose_sessions_are_terminated_at_any_statement_needs_no_repeat(
+    engine: Engine, url: URL, clean: Books
+) -> None:
+    victim = connect_engine(url, "chaos victim", connections=4, patience=60)
+    losses = terminate_sessions(victim, engine, Random(SEED))
+    try:
+        settle(victim, chunk_size=CHUNK_SIZE)
+    finally:
+        victim.dispose()
+    assert losses
+    assert read_books(engine) == clean, f"CHAOS_SEED={SEED}"
 
 
 def terminate_sessions(victim: Engine, admin: Engine, random: Random, odds: float = 0.04) -> list[int]:
@@ -95,6 +109,22 @@ def test_a_server_that_crashes_keeps_every_chunk_that_was_committed(doomed: Embe
     settle(engine)
     assert read_books(engine) == clean
     assert settle(engine).changed_nothing
+    engine.dispose()
+
+
+@pytest.mark.parametrize("how", ["fast", "immediate"])
+def test_a_patient_settlement_goes_on_when_the_server_is_back(doomed: EmbeddedServer, clean: Books, how: str) -> None:
+    engine = connect_engine(doomed.url(), "chaos", connections=6, patience=60)
+    fill(engine)
+    with ThreadPoolExecutor(1) as thread:
+        run = thread.submit(settle, engine, chunk_size=2, chunk_pause=0.05)
+        assert becomes(partial(has_committed, engine, 5), unless=run.done)
+        doomed.stop(how)
+        time.sleep(1)
+        assert not run.done()
+        doomed.start()
+        assert run.result(timeout=60).settlement is not None
+    assert read_books(engine) == clean
     engine.dispose()
 
 

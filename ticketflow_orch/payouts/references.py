@@ -37,7 +37,7 @@ def tell_shared(connection: Connection, provider_refs: Collection[str | None], n
         return
     for row in connection.execute(_SHARED, given).all():
         told = {"provider_ref": row.provider_ref, "payouts": row.payouts}
-        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told), now)
+        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told, recurs=True), now)
 
 
 def shared_references(connection: Connection, limit: int) -> tuple[Shared, ...]:

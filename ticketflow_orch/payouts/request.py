@@ -134,7 +134,7 @@ def _tell_of_anomalies(connection: Connection, month: Month, now: datetime) -> i
     if anomalous:
         reason = "anomalies: `ticketflow anomalies list` shows them"
         payload = {"month": str(month), "payouts": anomalous, "reason": reason}
-        alert_once(connection, Alert(HELD_FOR_REVIEW, f"{month} anomalies", payload), now)
+        alert_once(connection, Alert(HELD_FOR_REVIEW, f"{month} anomalies", payload, recurs=True), now)
     return anomalous
 
 
