@@ -46,6 +46,11 @@ def test_what_was_kept_back_goes_once_its_reason_has_passed(engine: Engine) -> N
     assert reconsider(engine, free, NOW) == 0
 
 
+def test_a_relay_takes_up_what_nothing_keeps_back_any_more_before_it_delivers(engine: Engine) -> None:
+    keep_back(engine, "a")
+    assert run(engine, delivery(Receiver()), kinds(lambda _: Rendered(b"x"))).delivered == 1
+
+
 @pytest.mark.parametrize(("until", "now"), [(False, NOW), (True, LATER)])
 def test_what_may_never_be_sent_any_more_is_not_looked_at(engine: Engine, until: bool, now: object) -> None:
     keep_back(engine, "a", until=until)

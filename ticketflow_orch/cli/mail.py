@@ -93,7 +93,10 @@ def bounces(
 @app.command("told")
 def told(
     file: Annotated[
-        typer.FileText, typer.Argument(metavar="FILE", help="A JSON object a line; - for the standard input.")
+        typer.FileText,
+        typer.Argument(
+            metavar="FILE", encoding="utf-8", errors="replace", help="A JSON object a line; - for the standard input."
+        ),
     ],
 ) -> None:
     """Suppress the addresses that a provider's webhook told of: SES, Postmark, or objects in our own words."""
