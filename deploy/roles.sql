@@ -45,7 +45,15 @@ GRANT INSERT ON reminder, alert TO ticketflow_run;
 -- What an alert is about and when it began stays.
 GRANT INSERT (kind, subject, severity, key, payload, first_at, last_at, told_at),
     UPDATE (payload, occurrences, last_at, told_at, resolved_at, resolved_by) ON alert_group TO ticketflow_run;
+GRANT UPDATE (state, outbox_event_id, told_starts_at, told_venue, changes_told) ON reminder TO ticketflow_run;
 GRANT INSERT, UPDATE ON reminder_kind TO ticketflow_run;
+GRANT INSERT, DELETE ON reminder_lead TO ticketflow_run;
+-- What changed is written down by the database; whoever looked says so, and forgets it in the end.
+GRANT UPDATE (looked_at), DELETE ON event_change TO ticketflow_run;
+GRANT EXECUTE ON FUNCTION reminders_undecided(bigint) TO ticketflow_run;
+-- To whom no mail goes any more; an entry is cleared and never deleted.
+GRANT INSERT (address, reason, detail, outbox_event_id, suppressed_by), UPDATE (cleared_by, cleared_at)
+    ON mail_suppression TO ticketflow_run;
 GRANT INSERT, UPDATE, DELETE ON job_execution TO ticketflow_run;
 GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
 
@@ -57,7 +65,8 @@ GRANT EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) TO ticketflow_run;
 
 -- Of an event in the outbox only what its delivery changes.
 GRANT UPDATE (state, available_at, attempts, attempts_forgiven, lease_until, owner, body, first_attempt_at,
-    last_attempt_at, doubtful_since, last_error, last_response, destination, ended_at) ON outbox_event TO ticketflow_run;
+    last_attempt_at, doubtful_since, last_error, last_response, destination, ended_at,
+    reconsider_until) ON outbox_event TO ticketflow_run;
 GRANT INSERT, DELETE ON delivery_stop TO ticketflow_run;
 
 -- Closed books: balances and payouts are only ever added; of a payout only what becomes of it changes, and none begins

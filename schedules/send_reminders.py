@@ -2,30 +2,34 @@
 
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 
 import dagster as dg
 from sqlalchemy import Engine
 
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
-from ticketflow_orch import reminders
 from ticketflow_orch.database import SHORT_PATIENCE
+from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.installation import decided
+from ticketflow_orch.reminders import ReminderRules
+from ticketflow_orch.reminding import is_due, remind
 from ticketflow_orch.retrying import retried
 from ticketflow_orch.settings import settings
 
 
 @dg.op(pool="send_reminders", tags={"kind": "postgres"})
 def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
-    """Queue every reminder that is due and has not been decided on yet."""
+    """Queue every reminder that is due, tell what changed since, and take up mails that nothing keeps back any more."""
     with database.engine(f"send_reminders/{context.run_id}", patience=SHORT_PATIENCE) as engine:
         rules = retried(engine, lambda: _rules(engine, clock.now()))
-        once_per_window(context, engine, rules.now, lambda: asdict(reminders.send_reminders(engine, rules)))
+        work = partial(remind, engine, rules, KINDS, cancellations=settings().mail_cancellations)
+        once_per_window(context, engine, rules.now, lambda: asdict(work()))
 
 
-def _rules(engine: Engine, now: datetime) -> reminders.ReminderRules:
+def _rules(engine: Engine, now: datetime) -> ReminderRules:
     with engine.connect() as connection:
-        return reminders.ReminderRules.configured(decided(connection, settings()), now)
+        return ReminderRules.configured(decided(connection, settings()), now)
 
 
 @dg.job(tags=MINUTE_JOB, description="Queues the reminders that are due.")
@@ -41,8 +45,9 @@ def send_reminders_job() -> None:
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every 15 minutes in which a reminder is due.",
     metadata={
-        "window": "CONFIRMED reservations of events that start within the kind's lead (24 hours)",
-        "repeat": "nothing: one reminder per reservation, kind and local date of the event",
+        "window": "CONFIRMED reservations of events that start within the kind's lead (24 hours); events that changed; "
+        "mails that were kept back",
+        "repeat": "nothing: one reminder per reservation, kind and local date of the event, one mail per change",
     },
 )
 def send_reminders_schedule(
@@ -50,7 +55,7 @@ def send_reminders_schedule(
 ) -> dg.RunRequest | dg.SkipReason:
     """A run when anything is due, unless one is at work."""
     with database.engine("send_reminders_schedule") as engine, engine.connect() as connection:
-        rules = reminders.ReminderRules.configured(decided(connection, settings()), clock.now())
-        if not reminders.reminders_are_due(connection, rules):
+        rules = ReminderRules.configured(decided(connection, settings()), clock.now())
+        if not is_due(connection, rules, KINDS):
             return dg.SkipReason("No reminder is due.")
     return still_running(context, send_reminders_job.name) or window_request(context)

@@ -322,6 +322,7 @@ OTHER_CONTENT = [
     ("events", 2, {"starts_at": "2026-06-01T20:00:00+00:00"}, "'2026-06-01T18:00:00+00:00'"),
     ("events", 2, {"ends_at": "2026-06-01T23:00:00+00:00"}, "'2026-06-01T21:00:00+00:00'"),
     ("events", 2, {"timezone": "Europe/Paris"}, "'Europe/Madrid'"),
+    ("events", 2, {"venue": "Arena Sur"}, "nothing"),
     ("reservations", 3, {"event_ref": "e1"}, "'e3'"),
     ("reservations", 0, {"buyer_email": "b@example.com"}, "'ana@example.com'"),
     ("reservations", 0, {"quantity": "3"}, "'2'"),

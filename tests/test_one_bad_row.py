@@ -78,7 +78,9 @@ def test_a_reminder_whose_event_lost_its_zone_is_dead_in_the_end_and_the_others_
     assert send_reminders(engine, ReminderRules(now, kinds)).queued == 3
     execute(engine, "UPDATE event SET timezone = :zone WHERE external_ref = 'bad'", zone=MARS)
     run(engine, delivery(), KINDS)
-    ends = rows(engine, "SELECT aggregate_id, state FROM outbox_event WHERE event_type = 'ReminderDue' ORDER BY id")
+    ends = rows(
+        engine, "SELECT payload ->> 'ref', state FROM outbox_event WHERE event_type = 'ReminderDue' ORDER BY id"
+    )
     assert ends == [("one", "DELIVERED"), ("bad", "DEAD"), ("two", "DELIVERED")]
     told = rows(engine, "SELECT payload ->> 'error' FROM outbox_event WHERE event_type = 'OutboxEventDead'")
     assert [MARS in error for (error,) in told] == [True]

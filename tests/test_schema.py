@@ -182,7 +182,7 @@ MACHINES = [
             ("INFLIGHT", "PENDING"), ("INFLIGHT", "DELIVERED"), ("INFLIGHT", "DEAD"), ("INFLIGHT", "IN_DOUBT"),
             ("INFLIGHT", "SUPPRESSED"), ("INFLIGHT", "HELD"), ("DEAD", "PENDING"), ("HELD", "PENDING"),
             ("HELD", "SUPPRESSED"), ("IN_DOUBT", "PENDING"), ("IN_DOUBT", "DELIVERED"), ("IN_DOUBT", "DEAD"),
-            ("IN_DOUBT", "SUPPRESSED"), ("DEAD", "SUPPRESSED"), ("DEAD", "DELIVERED"),
+            ("IN_DOUBT", "SUPPRESSED"), ("DEAD", "SUPPRESSED"), ("DEAD", "DELIVERED"), ("SUPPRESSED", "PENDING"),
         },
         {
             "dedupe_key": "'moving'", "aggregate_type": "'a'", "aggregate_id": "'1'", "event_type": "'e'",

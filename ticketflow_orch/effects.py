@@ -14,6 +14,8 @@ from sqlalchemy import Connection, TextClause, text
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox import derived_event_id
+from ticketflow_orch.reminders import CHANGE_KEY
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,20 @@ _TO_RESERVATIONS = f"""
     FROM held JOIN reminder ON reservation_id = held.id
     UNION ALL
     {_told("reservation", "held", "public_ref", "public_ref")}
+    UNION ALL
+    {_told("cancellation", "held", "public_ref", "public_ref")}
+    UNION ALL
+    SELECT occurred_at, public_ref, event_type, outbox_event.state, dedupe_key,
+        CASE outbox_event.state WHEN 'DELIVERED' THEN ended_at END, CAST(outbox_event.event_id AS text), NULL
+    FROM held JOIN reminder ON reservation_id = held.id
+    CROSS JOIN LATERAL (
+        SELECT outbox_event_id AS mail_id
+        UNION ALL
+        SELECT {derived_event_id(CHANGE_KEY)} FROM generate_series(1, changes_told) AS number
+    ) AS mail
+    CROSS JOIN LATERAL (
+        SELECT * FROM outbox_event WHERE event_id = mail_id AND aggregate_type = 'reminder' LIMIT 1
+    ) AS outbox_event
 """
 
 _TO_EVENTS = f"""

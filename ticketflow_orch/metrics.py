@@ -89,6 +89,15 @@ def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
         _counts("outbox_delivered_24h", "Events delivered in the last 24 hours.", "event_type", situation.delivered),
     )
     yield (
+        "kept_back",
+        _counts(
+            "mails_kept_back",
+            "Mails that are not sent for a reason that may pass, by type; at most 100,000 are counted.",
+            "event_type",
+            situation.kept_back,
+        ),
+    )
+    yield (
         "payouts",
         _counts(
             "payouts",

@@ -19,6 +19,7 @@ EVENT_TYPES = frozenset({
     "AlertResolved",
     "DestinationGone",
     "DuplicateFiring",
+    "EventCancelled",
     "EventClosed",
     "MonthSettled",
     "OutboxEventDead",
@@ -30,6 +31,7 @@ EVENT_TYPES = frozenset({
     "PayoutReferenceShared",
     "PayoutRequested",
     "PayoutsHeldForReview",
+    "ReminderChanged",
     "ReminderDue",
     "ReservationExpired",
     "ReservationPaymentStuck",
@@ -42,7 +44,7 @@ EVENT_TYPES = frozenset({
 })  # fmt: skip
 WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry"})
 # Those that are rendered as mails, where their destination takes mails.
-MAILS = frozenset({"ReminderDue", "StatementReady"})
+MAILS = frozenset({"EventCancelled", "ReminderChanged", "ReminderDue", "StatementReady"})
 
 # Those of which a second delivery costs money: no receiver is sent them again that may have them and may not know it.
 NEVER_TWICE = frozenset({"PayoutRequested"})

@@ -23,6 +23,8 @@ StopKind = Literal["DESTINATION", "EVENT_TYPE"]
 _LIST = "`ticketflow outbox list` shows those there are"
 # Aggregates whose own state must move with that of their event, where they are there.
 _OTHER_DESKS: Mapping[str, str] = {"payout": "ticketflow payouts"}
+# What may be said of events in other states than those that wait for an answer.
+_ALSO: Mapping[str, set[str]] = {"again": {"SUPPRESSED"}, "dropped": {"HELD", "SUPPRESSED"}}
 _RESOLVED: Mapping[str, str] = {"delivered": "DELIVERED", "again": "PENDING", "dead": "DEAD", "dropped": "SUPPRESSED"}
 
 
@@ -120,6 +122,11 @@ def list_events(
     return tuple(Event(*row) for row in connection.execute(query, values))
 
 
+def list_kept_back(connection: Connection, limit: int = 50) -> tuple[Event, ...]:
+    """The first `limit` events that are suppressed for a reason that may pass, and go by themselves when it has."""
+    return tuple(Event(*row) for row in connection.execute(_KEPT_BACK, {"limit": limit}))
+
+
 def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID) -> Detail:
     """All that is known of an event.
 
@@ -213,19 +220,22 @@ def resolve(
 ) -> None:
     """Say what became of an event that is in doubt or dead; `by` says who decided it.
 
-    delivered: its receiver has it. again: it has not, so it is sent once more with a new budget of attempts. dead: it
-    has not, and it is to wait. dropped: it is never sent, which may be said of what is held too. The business learns
-    of it as it does from the relay.
+    delivered: its receiver has it. again: it has not, so it is sent once more with a new budget of attempts, which may
+    be said of what is suppressed too: the business is asked again before it goes. dead: it has not, and it is to wait.
+    dropped: it is never sent, which may be said of what is held or suppressed too. The business learns of it as it
+    does from the relay.
 
     Raises:
-        InputError: there is no such event, it is neither IN_DOUBT nor DEAD, is dead already, or is decided about
+        InputError: there is no such event, its state is none of these, it is dead already, or it is decided about
             elsewhere.
     """
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     state = _RESOLVED[resolution]
-    waits = {"IN_DOUBT", "DEAD", "HELD"} if resolution == "dropped" else {"IN_DOUBT", "DEAD"}
-    if found.state not in waits or found.state == state:
+    waits = {"IN_DOUBT", "DEAD"} | _ALSO.get(resolution, set())
+    # What is dropped for good is one of those that are kept back, and not looked at again.
+    is_so = found.state == state and found.reconsider_until is None
+    if found.state not in waits or is_so:
         raise InputError(
             f"Event {event_id} is {found.state}, so it cannot be resolved as {resolution}; "
             "only what is IN_DOUBT or DEAD waits for that."
@@ -334,6 +344,12 @@ _OF_STATE = text(f"""
     ORDER BY ended_at DESC, occurred_at DESC, id DESC LIMIT CAST(:limit AS bigint)
 """)
 
+_KEPT_BACK = text(f"""
+    SELECT {_COLUMNS} FROM outbox_event
+    WHERE reconsider_until > statement_timestamp()
+    ORDER BY id LIMIT CAST(:limit AS bigint)
+""")
+
 _SHOW = text(f"""
     SELECT {_COLUMNS}, payload, dedupe_key, attempts, owner, lease_until, first_attempt_at, doubtful_since,
         last_response, destination, body, CAST(payload AS text) AS data
@@ -376,7 +392,8 @@ _RESOLVE = text("""
         available_at = CASE WHEN CAST(:state AS text) = 'PENDING' THEN clock_timestamp() END,
         ended_at = CASE WHEN CAST(:state AS text) IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
         attempts_forgiven = CASE WHEN CAST(:state AS text) = 'PENDING' THEN attempts ELSE attempts_forgiven END,
-        doubtful_since = CASE WHEN CAST(:state AS text) IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END
+        doubtful_since = CASE WHEN CAST(:state AS text) IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
+        reconsider_until = NULL
     WHERE id = :id
 """)
 

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ticketflow_orch.clock import is_in_reach
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.mail_addresses import mail_address
 from ticketflow_orch.months import Month, zone
 from ticketflow_orch.text import is_text
 
@@ -68,8 +69,16 @@ def _longer_than_a_month(value: timedelta) -> timedelta:
 
 
 def _sender(value: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)*", value) is None:
+    address = mail_address(value)
+    if address is None or address.needs_smtputf8:
         raise ValueError("write an e-mail address, such as tickets@example.com")
+    return str(address)
+
+
+def _unsubscribe(value: str) -> str:
+    # It becomes part of a header, between angle brackets.
+    if re.fullmatch(r"(https://|mailto:)[!-;=?-~]+", value) is None or "{" in value.replace("{token}", ""):
+        raise ValueError("write an https: or mailto: URL in ASCII, with {token} where the mail's own id belongs")
     return value
 
 
@@ -180,6 +189,14 @@ class Settings(BaseSettings):
     )
     mail_sender: Annotated[str, AfterValidator(_sender)] = Field(
         "tickets@localhost", description="Address that mails come from; its domain names them too."
+    )
+    mail_unsubscribe: Annotated[str, AfterValidator(_unsubscribe)] | None = Field(
+        None,
+        description="URL (https: or mailto:) by which readers of reminders say that they want no more; {token} in it "
+        "stands for the mail's own id. Unset: reminders offer none.",
+    )
+    mail_cancellations: bool = Field(
+        False, description="Whether whoever holds a ticket is told by mail when its event is cancelled."
     )
     mail_locale: Annotated[str, AfterValidator(_locale)] = Field(
         "en", description="Locale of mails and statements for organizations that have none, such as es or en_GB."

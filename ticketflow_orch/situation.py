@@ -83,6 +83,7 @@ class Situation:
     failed_runs: tuple[Counted, ...] = ()
     alerts: tuple[Counted, ...] = ()
     disagreements: tuple[str, ...] = ()
+    kept_back: tuple[Counted, ...] = ()
 
 
 def read_situation(engine: Engine, settings: Settings) -> Situation:
@@ -123,6 +124,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             failed_runs=counted("failed_runs", FAILED_RUNS, since=since),
             alerts=counted("alerts", ALERTS),
             disagreements=said,
+            kept_back=counted("kept_back", KEPT_BACK, most=MOST),
         )
 
 
@@ -247,6 +249,15 @@ UNDELIVERED = """
         WHERE ended_at IS NULL LIMIT CAST(:most AS bigint)
     ) AS waiting
     GROUP BY event_type, state ORDER BY event_type, state
+"""
+
+# By the database's clock; the business's own may stand still, and the difference is a day at most.
+KEPT_BACK = """
+    SELECT event_type, count(*) FROM (
+        SELECT event_type FROM outbox_event
+        WHERE reconsider_until > statement_timestamp() LIMIT CAST(:most AS bigint)
+    ) AS kept
+    GROUP BY event_type ORDER BY event_type
 """
 
 DELIVERED = """

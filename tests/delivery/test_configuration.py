@@ -221,7 +221,7 @@ HOOK = "destinations.partners"
         (
             '[routes.default]\ndestination = "partners"',
             '[routes.default]\ndestination = "mail"',
-            "routes.default.destination = 'mail' takes nothing but mails, which are ReminderDue and StatementReady; ",
+            "routes.default.destination = 'mail' takes nothing but mails, which are EventCancelled, Remi",
         ),
         ('destination = "log"', 'destination = "mail"', "routes.MonthSettled.destination = 'mail' takes nothing but"),
         ("attempts = 20", "attempts = 0", "routes.PayoutRequested.attempts = 0 is refused: "),

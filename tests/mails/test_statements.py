@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,8 @@ from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.delivery.preparing import Prepared, Rendered
+from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
+from ticketflow_orch.mail_suppression import Reason, suppress
 from ticketflow_orch.mails.message import MailOptions
 from ticketflow_orch.mails.statements import prepare_statements
 
@@ -144,5 +146,28 @@ def test_a_batch_costs_a_few_queries_a_month_however_many_it_holds(engine: Engin
     messages = [ready(organization=ref, month=month) for ref in references for month in ("2026-02", "2026-03")]
     with queries(engine) as sent:
         assert all(isinstance(one, Rendered) for one in prepare(engine, *messages))
-    # The contacts, then balances, origins, lines, returned payouts and movements of each month.
-    assert len(sent) == 1 + 2 * 5
+    # Contacts and suppressed addresses, then balances, origins, lines, returned payouts and movements of each month.
+    assert len(sent) == 2 + 2 * 5
+
+
+def test_a_statement_goes_to_the_domain_that_is_written_not_to_one_that_looks_like_it(engine: Engine) -> None:
+    add_theatre(engine, contact_email="kasse@spaß.example")
+    close(engine, MARCH)
+    [mail] = prepare(engine, ready())
+    assert read(mail)["To"] == "kasse@xn--spa-7ka.example"
+
+
+def test_a_statement_that_could_not_be_mailed_is_looked_at_again_when_it_can(engine: Engine) -> None:
+    add_theatre(engine, contact_email="kasse")
+    close(engine, MARCH)
+    [kept] = prepare(engine, ready())
+    assert isinstance(kept, Suppressed)
+    assert kept.until == instant("2026-06-01T18:00") + timedelta(days=60)
+    with engine.begin() as connection:
+        suppress(connection, "kasse@teatro.example", Reason.COMPLAINT, "abuse", by="somebody")
+    execute(engine, "UPDATE organization SET contact_email = 'kasse@teatro.example'")
+    # Who complained of reminders is a party to a contract all the same.
+    assert read(prepare(engine, ready())[0])["To"] == "kasse@teatro.example"
+    with engine.begin() as connection:
+        suppress(connection, "kasse@teatro.example", Reason.BOUNCE, "550", by="somebody")
+    assert reason(prepare(engine, ready())[0]).startswith("The address is suppressed: it bounced")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -9,11 +10,13 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from tests.relay.world import (
     DELIVERED,
     REFUSED,
     REJECTED,
+    UNKNOWN,
     Receiver,
     add,
     change,
@@ -57,14 +60,58 @@ class Business:
             self.told.append((name_of(one.message), one.state))
 
 
-def test_what_is_rendered_at_first_is_sent_each_time_whatever_is_rendered_later(engine: Engine) -> None:
-    renderings = iter([b"first", b"second", b"third"])
-    answers = iter([REFUSED, REFUSED, DELIVERED])
+def numbered() -> Callable[[Message], Prepared]:
+    """Renders what is to be rendered as the first, the second, the third …, and leaves what has bytes as it is."""
+    renderings = itertools.count(1)
+    return lambda message: Rendered(message.rendered or b"%d" % next(renderings))
+
+
+@pytest.mark.every_server
+@pytest.mark.parametrize("remembers", [None, timedelta(0)])
+def test_what_was_refused_is_rendered_anew_and_what_may_have_arrived_stays_as_it_was(
+    engine: Engine, remembers: timedelta | None
+) -> None:
+    answers = iter([REFUSED, REFUSED, UNKNOWN, REFUSED, DELIVERED])
     receiver = Receiver(lambda _: next(answers))
     add(engine, "a")
-    run(engine, delivery(receiver), Business(lambda _: Rendered(next(renderings))).kinds)
-    assert [message.body for message in receiver.sent] == [b"first"] * 3
-    assert event(engine, "a").body == b"first"
+    to = delivery(receiver, remembers=remembers, in_doubt="resend")
+    run(engine, to, Business(numbered()).kinds)
+    assert [message.body for message in receiver.sent] == [b"1", b"2", b"3", b"3", b"3"]
+    assert event(engine, "a").body == b"3"
+
+
+@pytest.mark.parametrize(("remembers", "sent"), [(None, b"1"), (timedelta(0), b"2")])
+def test_what_a_holder_left_who_went_away_is_as_it_was_unless_it_was_never_committed(
+    engine: Engine, remembers: timedelta | None, sent: bytes
+) -> None:
+    receiver = Receiver()
+    add(engine, "a")
+    desert(engine, "a")
+    change(engine, "a", "body = '1'")
+    business = Business(lambda message: Rendered(message.rendered or b"2"))
+    run(engine, delivery(receiver, remembers=remembers, in_doubt="resend"), business.kinds)
+    assert [message.body for message in receiver.sent] == [sent]
+
+
+def test_what_was_claimed_and_given_back_is_rendered_anew(engine: Engine) -> None:
+    receiver = Receiver()
+    add(engine, "a")
+    change(engine, "a", "body = '0', attempts = 1, attempts_forgiven = 1")
+    run(engine, delivery(receiver), Business(numbered()).kinds)
+    assert [message.body for message in receiver.sent] == [b"1"]
+
+
+@pytest.mark.parametrize("which", ["doubtful", "delivered"])
+def test_the_bytes_that_somebody_may_have_are_refused_another_wording_by_the_database(
+    engine: Engine, which: str
+) -> None:
+    add(engine, "doubtful")
+    add(engine, "delivered")
+    answers = {"doubtful": UNKNOWN, "delivered": DELIVERED}
+    receiver = Receiver(lambda message: answers[name_of(message)])
+    run(engine, delivery(receiver, remembers=timedelta(0)), Business(numbered()).kinds)
+    with pytest.raises(DBAPIError, match="never changes the bytes that somebody may have"):
+        change(engine, which, "body = 'other'")
 
 
 def test_a_destination_that_takes_no_mails_gets_json_even_of_what_was_rendered_for_another(engine: Engine) -> None:

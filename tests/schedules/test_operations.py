@@ -85,7 +85,7 @@ def firings(engine: Engine, job: str) -> list[str]:
 EFFECT = {
     "close_events_job": [("EventClosed", "over")],
     "expire_reservations_job": [("ReservationExpired", "held")],
-    "send_reminders_job": [("ReminderDue", "sold")],
+    "send_reminders_job": [("ReminderDue", "sold:24h:2026-06-03")],
 }
 
 

@@ -33,6 +33,7 @@ from ticketflow_orch.cli import (
     importing,
     installation,
     late,
+    mail,
     metrics,
     migrate,
     outbox,
@@ -104,6 +105,7 @@ app.add_typer(currency.app, name="currency")
 app.add_typer(reservations.app, name="reservations")
 app.add_typer(claims.app, name="claims")
 app.add_typer(outbox.app, name="outbox")
+app.add_typer(mail.app, name="mail")
 app.add_typer(db.app, name="db")
 
 

@@ -51,10 +51,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One attempt at an event, as a transport sees it. `event_id` and `body` are the same on every attempt.
+    """One attempt at an event, as a transport sees it. `event_id` is the same on every attempt.
 
-    `data`: the payload as Postgres writes it. `rendered`: what a preparer made of it at the first attempt, None where
-    none did so far. `doubtful`: the receiver may have it from an earlier attempt.
+    So is `body` once the receiver may have it. `data`: the payload as Postgres writes it. `rendered`: what a preparer
+    made of it, None where none did so far. `doubtful`: the receiver may have it from an earlier attempt.
     """
 
     event_id: UUID

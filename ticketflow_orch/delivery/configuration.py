@@ -247,7 +247,7 @@ def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestinat
     if isinstance(target, SmtpDestination) and kind not in MAILS:
         raise InputError(
             f"routes.{kind}.destination = {table.destination!r} takes nothing but mails, which are "
-            f"{' and '.join(sorted(MAILS))}; name a webhook or a file."
+            f"{', '.join(sorted(MAILS))}; name a webhook or a file."
         )
     if isinstance(target, DemoDestination) and kind not in NEVER_TWICE:
         raise InputError(

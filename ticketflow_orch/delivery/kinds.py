@@ -29,7 +29,9 @@ def _statements(connection: Connection, messages: Sequence[Message]) -> Mapping[
 
 
 KINDS: Mapping[str, EventKind] = {
+    "EventCancelled": EventKind(preparer=_reminders),
     "PayoutRequested": EventKind(recorder=record_payouts, guard=unbacked),
+    "ReminderChanged": EventKind(preparer=_reminders),
     "ReminderDue": EventKind(preparer=_reminders),
     "StatementReady": EventKind(preparer=_statements),
 }

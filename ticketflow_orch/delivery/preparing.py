@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Literal
 from uuid import UUID
 
@@ -17,14 +18,18 @@ from ticketflow_orch.delivery import Message, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """The event is not to be sent any more; `reason` is for people."""
+    """The event is not to be sent; `reason` is for people.
+
+    `until`: the reason may pass, so the business is asked again until then, by its own clock; None: it never does.
+    """
 
     reason: str
+    until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """A mail. Kept from the first attempt on: later ones send the same bytes, whatever is rendered then.
+    """A mail. Once it may have reached somebody, later attempts send the same bytes, whatever is rendered then.
 
     A destination that takes no mails gets the event's JSON all the same.
     """
@@ -34,9 +39,9 @@ class Rendered:
 
 Prepared = Suppressed | Rendered
 
-# Called before every attempt with the events of one type that a batch holds (`rendered` is None before the first), in a
-# transaction that does nothing else of weight. Has an answer for each; an event whose answer is missing, or for which
-# it raises when asked about it alone, counts as refused.
+# Called before every attempt with the events of one type that a batch holds (`rendered` is None unless these bytes may
+# have reached somebody), in a transaction that does nothing else of weight. Has an answer for each; an event whose
+# answer is missing, or for which it raises when asked about it alone, counts as refused.
 Preparer = Callable[[Connection, Sequence[Message]], Mapping[UUID, Prepared]]
 
 # Called before every attempt, as a preparer is and before it: why events must not be sent, by id, in a sentence each.

@@ -18,12 +18,9 @@ from ticketflow_orch.delivery import Commit, Message, Outcome, Verdict, printabl
 from ticketflow_orch.delivery.addresses import AddressError, connect
 from ticketflow_orch.delivery.destinations import SmtpDestination
 from ticketflow_orch.delivery.sockets import tls_context, within
+from ticketflow_orch.mail_addresses import mail_address
 
 _PORTS = {"starttls": 587, "tls": 465, "none": 25}
-# An address becomes part of a command: one with anything in it that could end or extend the command is refused.
-# Quoted local parts, which could hold anything, are in no use.
-_PART = r"[^\s\x00-\x20\x7f-\x9f<>()\[\],;:\\\"@]"
-_ADDRESS = re.compile(rf"{_PART}{{1,64}}@{_PART}{{1,255}}")
 _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n)")
 _OK = 250
 _FORWARDED = 251
@@ -188,10 +185,12 @@ def _only(headers: EmailMessage, name: str) -> str:
     if len(found) != 1:
         raise EnvelopeError(f"The mail's {name} header has {len(found)} addresses; write one mail from one to one.")
     # The parser leaves bytes beyond ASCII as surrogates.
-    address = str(found[0]).encode(errors="surrogateescape").decode()
-    if not _ADDRESS.fullmatch(address):
-        raise EnvelopeError(f"The mail's {name} header has {address!r}, which is no address that can be sent to.")
-    return address
+    written = str(found[0]).encode(errors="surrogateescape").decode()
+    # It becomes part of a command: what could end or extend that is no address.
+    address = mail_address(written)
+    if address is None:
+        raise EnvelopeError(f"The mail's {name} header has {written!r}, which is no address that can be sent to.")
+    return str(address)
 
 
 def _address(session: _Session, envelope: Envelope) -> None:

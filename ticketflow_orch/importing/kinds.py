@@ -194,6 +194,7 @@ EVENTS = Kind(
         Column("starts_at", "timestamptz", _instant),
         Column("ends_at", "timestamptz", _instant),
         Column("timezone", "text", _zone),
+        Column("venue", "text", _text, may_be_empty=True, optional=True),
     ),
 )
 RESERVATIONS = Kind(

@@ -108,9 +108,9 @@ _INSERT = {
     """),
     EVENTS: text("""
         INSERT INTO event (id, public_id, external_ref, organization_id, title, status, starts_at, ends_at, timezone,
-            closed_at, import_id)
+            venue, closed_at, import_id)
         SELECT id, derived_id((SELECT id FROM installation), 'event', external_ref), external_ref, organization_id,
-            title, status, starts_at, ends_at, timezone, CASE status WHEN 'CLOSED' THEN ends_at END,
+            title, status, starts_at, ends_at, timezone, venue, CASE status WHEN 'CLOSED' THEN ends_at END,
             CAST(:import_id AS bigint)
         FROM linked_event WHERE present_id IS NULL ORDER BY line
     """),

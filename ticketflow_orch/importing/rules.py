@@ -206,6 +206,7 @@ _MOVED_ON = {
     (EVENTS, "status"): (
         "staged.status = 'DRAFT' OR (staged.status = 'OPEN' AND present.status IN ('CLOSED', 'CANCELLED'))"
     ),
+    (EVENTS, "venue"): "staged.venue IS NULL",
     (RESERVATIONS, "status"): (
         "staged.status = 'ACTIVE' OR (staged.status = 'CONFIRMED' AND present.status = 'CANCELLED')"
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from uuid import UUID
 
 from babel import Locale
@@ -11,7 +12,9 @@ from sqlalchemy import Connection, text
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
 from ticketflow_orch.localization import amount, month_name, reader_locale
-from ticketflow_orch.mails.message import Attachment, Letter, MailOptions, compose, mail_address, one_line
+from ticketflow_orch.mail_addresses import MailAddress, mail_address
+from ticketflow_orch.mail_suppression import objection, suppressions
+from ticketflow_orch.mails.message import Attachment, Letter, MailOptions, compose, one_line
 from ticketflow_orch.mails.rendering import html, subject_and_text
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -19,6 +22,8 @@ from ticketflow_orch.statements.content import LeftOut, Statement, StatementsLef
 from ticketflow_orch.statements.drafts import Draft, drafts, page_of
 
 _SENDER_NAME = "TicketFlow"
+# For so long after it was made a statement that could not be mailed goes to the address that is given for it.
+_LOOKED_AT_AGAIN = timedelta(days=60)
 _AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
 
 # Organization reference, currency and month, as in the event's payload.
@@ -35,7 +40,7 @@ def prepare_statements(
 ) -> dict[UUID, Prepared]:
     """For each message its mail with the statement attached, or why it is not to be sent; a few queries a month.
 
-    A message that was rendered stays as it is: what may have been sent does not change.
+    A message with bytes stays as it is: what may have been sent does not change.
 
     Raises:
         StatementsLeftOutError: one of their statements does not add up, or cannot be made for another reason.
@@ -45,12 +50,18 @@ def prepare_statements(
     }
     prepared: dict[UUID, Prepared] = {}
     to_render: dict[_Key, Message] = {}
+    addresses = {reference: mail_address(row.contact_email) for reference, row in contacts.items()}
+    suppressed = suppressions(connection, [address.key for address in addresses.values() if address is not None])
     for message in messages:
-        organization = contacts.get(_key(message)[0])
+        organization, address = contacts.get(_key(message)[0]), addresses.get(_key(message)[0])
+        objected = None if address is None else objection(message.event_type, suppressed.get(address.key, ()))
+        until = message.occurred_at + _LOOKED_AT_AGAIN
         if organization is None or not organization.contact_email:
-            prepared[message.event_id] = Suppressed("The organization has no contact address.")
-        elif mail_address(organization.contact_email) is None:
-            prepared[message.event_id] = Suppressed("The contact address is not one that mail can be sent to.")
+            prepared[message.event_id] = Suppressed("The organization has no contact address.", until)
+        elif address is None:
+            prepared[message.event_id] = Suppressed("The contact address is not one that mail can be sent to.", until)
+        elif objected is not None:
+            prepared[message.event_id] = Suppressed(objected, until)
         elif message.rendered is not None:
             prepared[message.event_id] = Rendered(message.rendered)
         else:
@@ -61,17 +72,19 @@ def prepare_statements(
             for draft in drawn:
                 wanted = to_render.pop((*_whose(draft), key), None)
                 if wanted is not None:
-                    prepared[wanted.event_id] = _rendered(wanted, draft, options)
+                    prepared[wanted.event_id] = _rendered(wanted, draft, addresses[_key(wanted)[0]], options)
     for message in to_render.values():
         prepared[message.event_id] = Suppressed("There is no such statement.")
     return prepared
 
 
-def _rendered(message: Message, draft: Draft | LeftOut, options: MailOptions) -> Rendered:
+def _rendered(message: Message, draft: Draft | LeftOut, address: MailAddress | None, options: MailOptions) -> Prepared:
     made = page_of(draft, options.locale)
     if isinstance(made, LeftOut):
         raise StatementsLeftOutError(made.why)
-    return Rendered(_mail(message, made.statement, made.content, options))
+    if address is None:
+        return Suppressed("The contact address is not one that mail can be sent to.")
+    return Rendered(_mail(message, made.statement, address, made.content, options))
 
 
 def _whose(draft: Draft | LeftOut) -> tuple[str, str]:
@@ -81,7 +94,7 @@ def _whose(draft: Draft | LeftOut) -> tuple[str, str]:
     return draft.statement.party.external_ref, draft.statement.currency
 
 
-def _mail(message: Message, statement: Statement, page: bytes, options: MailOptions) -> bytes:
+def _mail(message: Message, statement: Statement, recipient: MailAddress, page: bytes, options: MailOptions) -> bytes:
     locale = reader_locale(statement.party.locale, options.locale)
     values = {
         "organization": one_line(statement.party.name),
@@ -94,7 +107,7 @@ def _mail(message: Message, statement: Statement, page: bytes, options: MailOpti
     letter = Letter(
         sender=options.sender,
         sender_name=_SENDER_NAME,
-        recipient=mail_address(statement.party.contact_email) or "",
+        recipient=recipient,
         subject=subject,
         text=plain,
         html=html(locale.language, "statement", **values),

@@ -24,6 +24,7 @@ from ticketflow_orch.relay import claiming
 from ticketflow_orch.relay.finishing import Backoff, Finisher
 from ticketflow_orch.relay.lanes import Lane
 from ticketflow_orch.relay.looking import Round, is_due
+from ticketflow_orch.relay.reconsidering import reconsider
 from ticketflow_orch.relay.shift import Shift
 
 __all__ = ["Backoff", "Drained", "Round", "connections_for", "drain", "is_due", "longest_attempt"]
@@ -78,6 +79,7 @@ def drain(
 ) -> Drained:
     """Deliver until nothing is due, or `budget` seconds are over, or `stop` is set.
 
+    First the business is asked again about what it kept back for a reason that may have passed.
     `in_flight` bounds the deliveries under way to each destination, `batch` the events claimed for it at once. What is
     claimed is begun within `patience` seconds or given back; its lease is that and what its route allows an attempt.
     Attempts that have begun come to their end, however long the route allows them to take; whatever is claimed and not
@@ -101,6 +103,7 @@ def drain(
         stop=stop or threading.Event(),
         agreed=agreed,
     )
+    reconsider(engine, kinds, now())
     while not shift.over():
         claimed = _work_lanes(shift)
         if shift.lost:

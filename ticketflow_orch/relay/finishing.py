@@ -47,7 +47,7 @@ class Ended:
 
     `reason` is for people. `doubt`: whether the receiver may have it from this attempt (True), certainly has it not
     (False), or nothing new is known (None). `counts`: whether the attempt counts against the route's limit. `gone`:
-    the destination that wants nothing any more.
+    the destination that wants nothing any more. `reconsider_until`: until when a suppressed event is looked at again.
     """
 
     claimed: Claimed
@@ -57,6 +57,7 @@ class Ended:
     doubt: bool | None = None
     counts: bool = True
     gone: str | None = None
+    reconsider_until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +192,7 @@ def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> l
             "wishes": [None if end.outcome is None else end.outcome.retry_after for end in ends],
             "doubts": [end.doubt for end in ends],
             "count": [end.counts for end in ends],
+            "reconsider": [end.reconsider_until for end in ends],
             "base": backoff.base.total_seconds(),
             "cap": backoff.cap.total_seconds(),
             "longest_wish": backoff.longest_wish.total_seconds(),
@@ -230,11 +232,12 @@ _ENDED = text("""
         first_attempt_at = CASE WHEN mine.state <> 'HELD' OR attempts > attempts_forgiven + 1 THEN first_attempt_at END,
         doubtful_since = CASE WHEN mine.doubt THEN coalesce(doubtful_since, clock_timestamp())
             WHEN NOT mine.doubt THEN NULL ELSE doubtful_since END,
-        last_error = mine.reason, last_response = coalesce(mine.response, last_response)
+        last_error = mine.reason, last_response = coalesce(mine.response, last_response),
+        reconsider_until = mine.reconsider_until
     FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:states AS text[]),
             CAST(:reasons AS text[]), CAST(:responses AS text[]), CAST(:wishes AS float[]),
-            CAST(:doubts AS boolean[]), CAST(:count AS boolean[]))
-        AS mine (id, attempt, state, reason, response, wish, doubt, counts)
+            CAST(:doubts AS boolean[]), CAST(:count AS boolean[]), CAST(:reconsider AS timestamptz[]))
+        AS mine (id, attempt, state, reason, response, wish, doubt, counts, reconsider_until)
     WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
     RETURNING event.id
 """)

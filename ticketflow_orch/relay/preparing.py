@@ -34,7 +34,9 @@ class Ready:
 
 
 def prepare(engine: Engine, delivery: Delivery, kinds: Mapping[str, EventKind], claimed: Sequence[Claimed]) -> Ready:
-    """Sort out events whose attempts are used up, let the business render or suppress the rest, freeze what is new.
+    """Sort out events whose attempts are used up, let the business render or suppress the rest, keep what is new.
+
+    What nobody can have received yet is rendered anew at each attempt; what may have arrived stays as it was.
 
     One transaction for each type that has a say. Where that fails each event is asked about by itself, so that a bad
     one, which counts as refused, holds up no other.
@@ -95,12 +97,13 @@ def _guarded(connection: Connection, guard: Guard, claimed: Sequence[Claimed]) -
 
 
 def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed], route: Route) -> Ready:
+    claimed = [_unfrozen(one) for one in claimed]
     answers = preparer(connection, [one.message for one in claimed])
     events, ended, rendered = [], [], {}
     for one in claimed:
         answer = answers.get(one.message.event_id)
         if isinstance(answer, Suppressed):
-            ended.append(Ended(one, "SUPPRESSED", reason=answer.reason))
+            ended.append(Ended(one, "SUPPRESSED", reason=answer.reason, reconsider_until=answer.until))
         elif not isinstance(answer, Rendered):
             raise LookupError(f"no answer about event {one.message.event_id}")  # noqa: TRY004 - there is none at all
         elif not route.takes_mails:
@@ -109,11 +112,18 @@ def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed],
             events.append(one)
         else:
             rendered[one.id] = replace(one, message=replace(one.message, rendered=answer.body))
-    frozen = _freeze(connection, list(rendered.values()))
-    return Ready(tuple(events) + frozen, tuple(ended), len(rendered) - len(frozen))
+    kept = _keep(connection, list(rendered.values()))
+    return Ready(tuple(events) + kept, tuple(ended), len(rendered) - len(kept))
 
 
-def _freeze(connection: Connection, rendered: Sequence[Claimed]) -> tuple[Claimed, ...]:
+def _unfrozen(claimed: Claimed) -> Claimed:
+    """`claimed` without the bytes of an earlier attempt, where it is certain that they reached nobody."""
+    if claimed.doubt is not None or claimed.message.rendered is None:
+        return claimed
+    return replace(claimed, message=replace(claimed.message, rendered=None))
+
+
+def _keep(connection: Connection, rendered: Sequence[Claimed]) -> tuple[Claimed, ...]:
     if not rendered:
         return ()
     values = {
@@ -121,11 +131,13 @@ def _freeze(connection: Connection, rendered: Sequence[Claimed]) -> tuple[Claime
         "attempts": [one.message.attempt for one in rendered],
         "bodies": [one.message.rendered for one in rendered],
     }
-    ours = set(connection.execute(_FREEZE, values).scalars())
+    ours = set(connection.execute(_KEEP, values).scalars())
     return tuple(one for one in rendered if one.id in ours)
 
 
-_FREEZE = text("""
+# Before they are sent: from then on they may be what somebody has. While the event is not in doubt, the next attempt
+# may replace them.
+_KEEP = text("""
     UPDATE outbox_event AS event SET body = mine.body
     FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:bodies AS bytea[]))
         AS mine (id, attempt, body)

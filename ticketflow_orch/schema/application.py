@@ -94,6 +94,7 @@ event = table(
     text_column("timezone"),
     instant("closed_at", nullable=True),
     reference("import_id", "data_import.id", nullable=True),
+    text_column("venue", nullable=True),
     one_of("status", "DRAFT", "OPEN", "CLOSED", "CANCELLED"),
     CheckConstraint("ends_at > starts_at"),
     exactly_when("closed_at", "status = 'CLOSED'"),

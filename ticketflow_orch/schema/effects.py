@@ -42,6 +42,8 @@ outbox_event = table(
     instant("doubtful_since", nullable=True),
     text_column("last_response", nullable=True),
     text_column("destination", nullable=True),
+    instant("reconsider_until", nullable=True),
+    CheckConstraint("reconsider_until IS NULL OR state = 'SUPPRESSED'", name="outbox_event_reconsider_until_check"),
     CheckConstraint("attempts_forgiven BETWEEN 0 AND attempts", name="outbox_event_attempts_forgiven_check"),
     one_of("state", "PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"),
     *(exactly_when(name, "state = 'INFLIGHT'") for name in ("lease_until", "owner")),
@@ -51,6 +53,7 @@ outbox_event = table(
     index("outbox_event_waiting_idx", "aggregate_type", "aggregate_id", "id", where="ended_at IS NULL"),
     index("outbox_event_told_idx", "aggregate_type", "aggregate_id", where="ended_at IS NOT NULL"),
     index("outbox_event_ended_idx", "ended_at", where="ended_at IS NOT NULL", postgresql_include=["event_type"]),
+    index("outbox_event_reconsider_idx", "id", where="reconsider_until IS NOT NULL"),
 )
 
 outbox_event_type = table("outbox_event_type", text_column("name", primary_key=True))
@@ -74,6 +77,9 @@ reminder = table(
     text_column("state"),
     column("outbox_event_id", sa.Uuid, nullable=True),
     stamp("created_at"),
+    instant("told_starts_at", nullable=True),
+    text_column("told_venue", nullable=True),
+    count("changes_told", sa.Integer),
     one_of("state", "QUEUED", "SKIPPED", "MISSED"),
     exactly_when("outbox_event_id", "state = 'QUEUED'"),
     UniqueConstraint("reservation_id", "kind", "event_date"),
@@ -119,6 +125,43 @@ reminder_kind = table(
     text_column("kind", primary_key=True),
     column("lead", sa.Interval, CheckConstraint("lead > interval '0'")),
     instant("enabled_at"),
+)
+
+# The leads that a kind had, where it had several; each held until the next one.
+reminder_lead = table(
+    "reminder_lead",
+    text_column("kind", primary_key=True),
+    instant("since", primary_key=True),
+    column("lead", sa.Interval, CheckConstraint("lead > interval '0'")),
+)
+
+# What buyers who know of an event may have to be told, until somebody has looked at it.
+event_change = table(
+    "event_change",
+    identity(always=True),
+    column("event_id", sa.BigInteger, sa.ForeignKey("event.id", ondelete="CASCADE")),
+    text_column("what"),
+    stamp("changed_at"),
+    instant("looked_at", nullable=True),
+    one_of("what", "MOVED", "CANCELLED"),
+    index("event_change_event_id_idx", "event_id"),
+    index("event_change_waiting_idx", "id", where="looked_at IS NULL"),
+)
+
+mail_suppression = table(
+    "mail_suppression",
+    identity(always=True),
+    text_column("address"),
+    text_column("reason"),
+    text_column("detail"),
+    column("outbox_event_id", sa.Uuid, nullable=True),
+    text_column("suppressed_by"),
+    stamp("suppressed_at"),
+    text_column("cleared_by", nullable=True),
+    instant("cleared_at", nullable=True),
+    one_of("reason", "BOUNCE", "COMPLAINT", "UNSUBSCRIBE", "BY_HAND"),
+    exactly_when("cleared_at", "cleared_by IS NOT NULL"),
+    index("mail_suppression_address_idx", "address", "reason", where="cleared_at IS NULL", unique=True),
 )
 
 alert = table(

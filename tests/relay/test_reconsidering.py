@@ -1,0 +1,102 @@
+"""What the business kept back for a reason that may pass goes when it has, under the same id, and nothing else does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from uuid import UUID
+
+import pytest
+from sqlalchemy import Connection, Engine, text
+
+from tests.relay.world import NOW, Receiver, add, delivery, event, run, states
+from ticketflow_orch.delivery import Message
+from ticketflow_orch.delivery.preparing import EventKind, Prepared, Rendered, Suppressed
+from ticketflow_orch.relay import reconsidering
+from ticketflow_orch.relay.reconsidering import may_go, reconsider
+
+LATER = NOW + timedelta(days=1)
+
+
+def kinds(judge: Callable[[str], Prepared]) -> Mapping[str, EventKind]:
+    def prepare(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
+        return {message.event_id: judge(str(message.payload["name"])) for message in messages}
+
+    return {"Told": EventKind(prepare)}
+
+
+def keep_back(engine: Engine, *names: str, until: bool = True) -> None:
+    for name in names:
+        add(engine, name)
+    run(engine, delivery(Receiver()), kinds(lambda _: Suppressed("not now", LATER if until else None)))
+
+
+@pytest.mark.every_server
+def test_what_was_kept_back_goes_once_its_reason_has_passed(engine: Engine) -> None:
+    keep_back(engine, "a", "b")
+    with engine.connect() as connection:
+        assert may_go(connection, kinds(lambda _: Rendered(b"x")), NOW)
+    free = kinds(lambda name: Rendered(b"x") if name == "a" else Suppressed("not now", LATER))
+    before = event(engine, "a").event_id
+    assert reconsider(engine, free, NOW) == 1
+    assert states(engine) == {"a": "PENDING", "b": "SUPPRESSED"}
+    receiver = Receiver()
+    assert run(engine, delivery(receiver), free).delivered == 1
+    assert [message.event_id for message in receiver.sent] == [before]
+    assert reconsider(engine, free, NOW) == 0
+
+
+def test_a_relay_takes_up_what_nothing_keeps_back_any_more_before_it_delivers(engine: Engine) -> None:
+    keep_back(engine, "a")
+    assert run(engine, delivery(Receiver()), kinds(lambda _: Rendered(b"x"))).delivered == 1
+
+
+@pytest.mark.parametrize(("until", "now"), [(False, NOW), (True, LATER)])
+def test_what_may_never_be_sent_any_more_is_not_looked_at(engine: Engine, until: bool, now: object) -> None:
+    keep_back(engine, "a", until=until)
+    asked: list[str] = []
+
+    def judge(name: str) -> Prepared:
+        asked.append(name)
+        return Rendered(b"x")
+
+    assert reconsider(engine, kinds(judge), now) == 0  # type: ignore[arg-type]
+    assert asked == []
+
+
+def test_one_that_cannot_be_judged_stays_and_holds_up_no_other(
+    engine: Engine, caplog: pytest.LogCaptureFixture
+) -> None:
+    def judge(name: str) -> Prepared:
+        if name == "bad":
+            raise ZeroDivisionError("its row is odd")
+        return Rendered(b"x")
+
+    keep_back(engine, "one", "bad", "two")
+    assert reconsider(engine, kinds(judge), NOW) == 2
+    assert states(engine) == {"one": "PENDING", "bad": "SUPPRESSED", "two": "PENDING"}
+    assert "cannot be looked at again" in caplog.text
+
+
+def test_every_one_is_looked_at_however_many_there_are(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconsidering, "_CHUNK", 2)
+    keep_back(engine, *"abcde")
+    last = kinds(lambda name: Rendered(b"x") if name == "e" else Suppressed("not now", LATER))
+    with engine.connect() as connection:
+        assert may_go(connection, last, NOW)
+    assert reconsider(engine, last, NOW) == 1
+
+
+def test_to_ask_whether_any_may_go_writes_nothing(engine: Engine) -> None:
+    keep_back(engine, "a")
+
+    def prepare(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
+        connection.execute(text("DELETE FROM alert"))
+        connection.execute(text("INSERT INTO alert (kind, key) VALUES ('a', 'b')"))
+        return {message.event_id: Rendered(b"x") for message in messages}
+
+    with engine.begin() as connection:
+        assert may_go(connection, {"Told": EventKind(prepare)}, NOW)
+    reconsider(engine, {"Told": EventKind(prepare)}, NOW)
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT count(*) FROM alert")).scalar_one() == 0
