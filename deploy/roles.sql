@@ -65,8 +65,11 @@ GRANT EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) TO ticketflow_run;
 
 -- Of an event in the outbox only what its delivery changes.
 GRANT UPDATE (state, available_at, attempts, attempts_forgiven, lease_until, owner, body, first_attempt_at,
-    last_attempt_at, doubtful_since, last_error, last_response, destination, ended_at,
+    last_attempt_at, doubtful_since, last_error, last_response, destination, tried_since, lost, last_owner, ended_at,
     reconsider_until) ON outbox_event TO ticketflow_run;
+-- How each attempt ended, for as long as its event; how each destination does.
+GRANT INSERT ON outbox_attempt TO ticketflow_run;
+GRANT INSERT, UPDATE ON delivery_destination TO ticketflow_run;
 GRANT INSERT, DELETE ON delivery_stop TO ticketflow_run;
 
 -- Closed books: balances and payouts are only ever added; of a payout only what becomes of it changes, and none begins

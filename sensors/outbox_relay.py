@@ -16,12 +16,16 @@ from ticketflow_orch.delivery.agreed import agreeing, require_routes
 from ticketflow_orch.delivery.configuration import read_delivery
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.relay import Round, connections_for, drain, is_due, longest_attempt
+from ticketflow_orch.outbox_backlog import read_backlog
+from ticketflow_orch.relay import Round, connections_for, drain, is_due, is_resident, longest_attempt
 from ticketflow_orch.settings import settings
 
 # Read here, so that a location with a wrong configuration of delivery does not load.
 # A run begins deliveries until its budget is over; the minute is for starting, and for writing down the last ends.
 _LONGEST_RUN = settings().relay_budget + longest_attempt(read_delivery(settings())) + timedelta(minutes=1)
+
+# In seconds: an event that is due for longer is a run's too, whatever a resident relay does.
+_FOR_THE_RESIDENT = 60.0
 
 
 @dg.op(pool="relay_outbox", tags={"kind": "postgres"})
@@ -66,9 +70,12 @@ def outbox_relay(
     with delivery.opened() as routes, database.engine("outbox_relay") as engine, engine.connect() as connection:
         require_routes(connection, routes.digest)
         due = is_due(connection, routes, walk)
+        taken_care_of = due and is_resident(connection) and read_backlog(connection).oldest_age < _FOR_THE_RESIDENT
     context.update_cursor(json.dumps(walk.after))
     if not due:
         return dg.SkipReason("No event may go.")
+    if taken_care_of:
+        return dg.SkipReason("A resident relay is at it.")
     runs = context.instance.get_runs(dg.RunsFilter(job_name=relay_outbox_job.name, statuses=UNFINISHED), limit=1)
     if runs:
         return dg.SkipReason(f"Run {runs[0].run_id} is at it.")

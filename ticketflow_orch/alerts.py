@@ -37,6 +37,7 @@ class Severity(StrEnum):
 
 # Of kinds that are not here: TICKET.
 _SEVERITIES = {
+    "DestinationFailing": Severity.PAGE,
     "DestinationGone": Severity.PAGE,
     "DuplicateFiring": Severity.INFO,
     "OutboxEventDead": Severity.PAGE,

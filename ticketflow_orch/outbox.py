@@ -17,6 +17,7 @@ from ticketflow_orch.errors import InputError
 # save what the database writes by itself: who does not own the outbox writes no others.
 EVENT_TYPES = frozenset({
     "AlertResolved",
+    "DestinationFailing",
     "DestinationGone",
     "DuplicateFiring",
     "EventCancelled",
@@ -45,6 +46,26 @@ EVENT_TYPES = frozenset({
 WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry"})
 # Those that are rendered as mails, where their destination takes mails.
 MAILS = frozenset({"EventCancelled", "ReminderChanged", "ReminderDue", "StatementReady"})
+
+# Those that tell operators of something. They have a route of their own, and may go a second way while it fails.
+ALERTS = frozenset({
+    "AlertResolved",
+    "DestinationFailing",
+    "DestinationGone",
+    "DuplicateFiring",
+    "OutboxEventDead",
+    "OutboxEventHeld",
+    "OutboxEventInDoubt",
+    "PayoutContradicted",
+    "PayoutInDoubt",
+    "PayoutReferenceShared",
+    "PayoutsHeldForReview",
+    "RowLeftOut",
+    "RunFailed",
+    "StaleClaim",
+    "WindowMissed",
+    "WorkOverdue",
+})  # fmt: skip
 
 # Those of which a second delivery costs money: no receiver is sent them again that may have them and may not know it.
 NEVER_TWICE = frozenset({"PayoutRequested"})

@@ -17,7 +17,9 @@ MOST = 100_000
 class Backlog:
     """The events that have not ended, at the instant `at` of the database's clock; at most `MOST` are counted.
 
-    `due_since`: when the oldest of them became due, whatever it waits for; None: none is.
+    `due_since`: when the oldest of them became due, whatever it waits for; None: none is. `retried`: those that have
+    failed for an hour and are tried again. `failing`: the destinations at which nothing arrives, since when, and what
+    was said last.
     """
 
     at: datetime
@@ -26,6 +28,8 @@ class Backlog:
     dead: int
     in_doubt: int
     held: int
+    retried: int = 0
+    failing: tuple[tuple[str, datetime, str], ...] = ()
 
     @property
     def oldest_age(self) -> float:
@@ -35,7 +39,9 @@ class Backlog:
 
 def read_backlog(connection: Connection) -> Backlog:
     """The backlog now: one index probe a type, and one for each event that is counted."""
-    return Backlog(*connection.execute(_BACKLOG).one())
+    found = connection.execute(_BACKLOG).one()
+    failing = tuple((row.name, row.failing_since, row.last_error or "") for row in connection.execute(_FAILING))
+    return Backlog(*found, retried=connection.execute(_RETRIED).scalar_one(), failing=failing)
 
 
 def faults(backlog: Backlog, late: timedelta) -> tuple[str, ...]:
@@ -47,6 +53,13 @@ def faults(backlog: Backlog, late: timedelta) -> tuple[str, ...]:
             f"the oldest event has been due for {age}; is the relay running, or something held, dead or stopped "
             "before it (`ticketflow outbox list`, `ticketflow outbox stops`)?"
         )
+    for name, since, error in backlog.failing:
+        if backlog.at - since > late:
+            age = written_out(backlog.at - since)
+            found.append(f"nothing has arrived at {name} for {age} ({error}); see `ticketflow outbox destinations`.")
+    if backlog.retried:
+        events = counted(backlog.retried, "event")
+        found.append(f"{events} failed for an hour and more; `ticketflow outbox list --state pending` says why.")
     for number, state, way in (
         (backlog.dead, "DEAD", "redrive or resolve"),
         (backlog.in_doubt, "IN_DOUBT", "resolve"),
@@ -81,4 +94,15 @@ _BACKLOG = text(f"""
         ) AS counted
     )
     SELECT clock_timestamp(), due_since, number, dead, in_doubt, held FROM oldest, waiting, aside
+""")
+
+_FAILING = text("SELECT name, failing_since, last_error FROM delivery_destination WHERE failing_since IS NOT NULL")
+
+# Whatever else waits for those is not counted.
+_RETRIED = text(f"""
+    SELECT count(*) FROM (
+        SELECT FROM outbox_event
+        WHERE ended_at IS NULL AND state = 'PENDING' AND tried_since < clock_timestamp() - interval '1 hour'
+        LIMIT {MOST}
+    ) AS counted
 """)

@@ -67,6 +67,32 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """How an attempt ended that did not deliver its event; `outcome` is a verdict of delivery, or `lost` or `none`."""
+
+    attempt: int
+    began_at: datetime | None
+    ended_at: datetime
+    owner: str | None
+    destination: str | None
+    outcome: str
+    error: str | None
+    response: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationState:
+    """How a destination does. `next_at`: nothing is sent to it before. `rate`: events a second that it is sent."""
+
+    name: str
+    failing_since: datetime | None
+    next_at: datetime | None
+    rate: float | None
+    error: str | None
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which dead events; all that is given must hold. `since`: the last attempt ended then or later."""
 
@@ -141,6 +167,24 @@ def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID)
     if detail.body is None and (kind is None or kind.preparer is None):
         return replace(detail, body=envelope(row.event_type, row.occurred_at, row.data))
     return detail
+
+
+def attempts(connection: Connection, event_id: UUID) -> tuple[Attempt, ...]:
+    """The attempts at an event that did not deliver it, the first one first."""
+    return tuple(Attempt(*row) for row in connection.execute(_ATTEMPTS, {"event_id": event_id}))
+
+
+def destinations(connection: Connection, delivery: Delivery) -> tuple[DestinationState, ...]:
+    """How each destination of the configuration does, in the order of their names."""
+    known = {row.name: row for row in connection.execute(_DESTINATIONS)}
+    stopped = {one.name for one in stops(connection) if one.kind == "DESTINATION"}
+    found = []
+    for name in sorted(delivery.destinations):
+        row = known.get(name)
+        rates = [rate for rate in (delivery.allowance(name).rate, row and row.rate) if rate]
+        since, next_at, error = (None, None, None) if row is None else (row.failing_since, row.next_at, row.last_error)
+        found.append(DestinationState(name, since, next_at, min(rates, default=None), error, name in stopped))
+    return tuple(found)
 
 
 def require_destination(delivery: Delivery, destination: str) -> None:
@@ -356,6 +400,20 @@ _SHOW = text(f"""
     FROM outbox_event WHERE event_id = CAST(:event_id AS uuid)
 """)
 
+_ATTEMPTS = text("""
+    SELECT attempt, began_at, outbox_attempt.ended_at, outbox_attempt.owner, outbox_attempt.destination, outcome, error,
+        response
+    FROM outbox_attempt JOIN outbox_event ON outbox_event.id = outbox_id
+    WHERE event_id = CAST(:event_id AS uuid) ORDER BY attempt
+""")
+
+_DESTINATIONS = text("""
+    SELECT name, failing_since, CAST(rate AS float) AS rate, last_error, CASE
+        WHEN greatest(open_until, probe_until, paused_until) > clock_timestamp()
+        THEN greatest(open_until, probe_until, paused_until) END AS next_at
+    FROM delivery_destination
+""")
+
 # An event that asks for a payout which is not there, or beside its own, is decided about here.
 _LOCK = text("""
     SELECT *, CAST(payload AS text) AS data, dedupe_key = 'PayoutRequested:' || aggregate_id AND EXISTS (
@@ -377,14 +435,16 @@ _REDRIVE = text("""
         ORDER BY id FOR UPDATE
     )
     UPDATE outbox_event AS event
-    SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts
+    SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts, tried_since = NULL, lost = 0
     FROM dead WHERE event.id = dead.id
     RETURNING event_id
 """)
 
 _HOLD = text("UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE id = :id")
 
-_RELEASE = text("UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp() WHERE id = :id")
+_RELEASE = text("""
+    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL WHERE id = :id
+""")
 
 _RESOLVE = text("""
     UPDATE outbox_event
@@ -393,7 +453,9 @@ _RESOLVE = text("""
         ended_at = CASE WHEN CAST(:state AS text) IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
         attempts_forgiven = CASE WHEN CAST(:state AS text) = 'PENDING' THEN attempts ELSE attempts_forgiven END,
         doubtful_since = CASE WHEN CAST(:state AS text) IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
-        reconsider_until = NULL
+        reconsider_until = NULL,
+        tried_since = CASE WHEN CAST(:state AS text) = 'PENDING' THEN NULL ELSE tried_since END,
+        lost = CASE WHEN CAST(:state AS text) = 'PENDING' THEN 0 ELSE lost END
     WHERE id = :id
 """)
 

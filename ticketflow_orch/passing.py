@@ -73,6 +73,7 @@ _LEFT_OUT = """
 
 # By kind: a query that finds something for as long as the cause of the alert `one` is there.
 _CAUSES: Mapping[str, str] = {
+    "DestinationFailing": "SELECT FROM delivery_destination WHERE failing_since IS NOT NULL AND name = one.subject",
     "DestinationGone": "SELECT FROM delivery_stop WHERE delivery_stop.kind = 'DESTINATION' AND name = one.subject",
     "OutboxEventDead": _in_state("DEAD"),
     "OutboxEventHeld": _in_state("HELD"),

@@ -14,7 +14,7 @@ from ticketflow_orch.database import connect_engine
 from ticketflow_orch.delivery.configuration import Delivery, Route
 from ticketflow_orch.delivery.destinations import WebhookDestination, WebhookSecrets
 from ticketflow_orch.delivery.webhook import WebhookTransport
-from ticketflow_orch.relay import Backoff, drain
+from ticketflow_orch.relay import Backoff, Patience, drain
 
 # Short, so that what a killed relay held is soon due again.
 DEADLINE = timedelta(seconds=1)
@@ -43,7 +43,9 @@ def _relay(wait: Callable[[], None], url: URL, receiver: str) -> NoReturn:
     delivery = Delivery({}, route, {"there": lambda: transport})
     engine = connect_engine(url, "relay under attack")
     backoff = Backoff(base=timedelta(seconds=0.05), cap=timedelta(seconds=0.2))
+    soon = Patience(first=timedelta(seconds=0.05), longest=timedelta(seconds=0.2))
     wait()
     while True:
-        drain(engine, delivery, {}, budget=30, in_flight=4, batch=32, patience=PATIENCE, backoff=backoff)
+        options = {"patience": PATIENCE, "backoff": backoff, "patience_with": soon}
+        drain(engine, delivery, {}, budget=30, in_flight=4, batch=32, **options)
         time.sleep(0.05)

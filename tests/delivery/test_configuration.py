@@ -11,7 +11,7 @@ import pytest
 
 from tests.delivery.messages import SECRETS, message, no_commit
 from ticketflow_orch.delivery import Verdict
-from ticketflow_orch.delivery.configuration import Delivery, Route, read_delivery
+from ticketflow_orch.delivery.configuration import Allowance, Delivery, Route, read_delivery
 from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
 from ticketflow_orch.delivery.webhook import WebhookTransport
@@ -84,7 +84,8 @@ def test_the_documented_example_is_one_that_works(read: Read) -> None:
     secret = SECRETS["TICKETFLOW_WEBHOOK_SECRET"]
     names = ("PARTNERS_SECRET", "PARTNERS_SECRET_OLD", "PAYMENTS_SECRET", "PAYMENTS_TOKEN", "MAIL_PASSWORD")
     delivery = read(example, dict.fromkeys(names, secret))
-    assert (delivery.default.attempts, delivery.default.when_dead, delivery.default.in_doubt) == (12, "block", "hold")
+    assert (delivery.default.attempts, delivery.default.when_dead, delivery.default.in_doubt) == (None, "block", "hold")
+    assert delivery.allowance("mail") == Allowance(rate=14, concurrency=5)
     assert delivery.types_of("payments") == {"PayoutRequested"}
     assert delivery.types_of("mail") == MAILS
 
@@ -100,10 +101,11 @@ def test_each_event_type_has_its_route(read: Read) -> None:
         # A look-up and what is sent after it.
         limit=timedelta(seconds=60),
         takes_mails=False,
+        gives_up_after=timedelta(days=21),
     )
     assert delivery.route("ReminderDue") == Route(
         destination="mail",
-        attempts=12,
+        attempts=None,
         when_dead="skip",
         in_doubt="resend",
         remembers=timedelta(0),
@@ -113,7 +115,7 @@ def test_each_event_type_has_its_route(read: Read) -> None:
     assert delivery.route("EventClosed") == delivery.default
     assert delivery.default == Route(
         destination="partners",
-        attempts=12,
+        attempts=None,
         when_dead="block",
         in_doubt="hold",
         remembers=None,
@@ -122,9 +124,40 @@ def test_each_event_type_has_its_route(read: Read) -> None:
     )
 
 
+def test_alerts_are_not_given_up_and_take_another_way_unless_one_is_said(read: Read, tmp_path: Path) -> None:
+    delivery = read(WHOLE)
+    alert = delivery.route("OutboxEventDead")
+    assert (alert.destination, alert.attempts, alert.gives_up_after) == ("partners", None, timedelta(days=30))
+    assert alert.otherwise is not None
+    assert alert.otherwise.destination == "alerts-file"
+    assert delivery.route_to("OutboxEventDead", "alerts-file") == alert.otherwise
+    assert delivery.route_to("OutboxEventDead", "partners") == alert
+    assert delivery.default.otherwise is None
+    said = read(WHOLE + '\n[routes.alerts]\ndestination = "payments"\notherwise = "log"\n').route("WorkOverdue")
+    assert said.otherwise is not None
+    assert (said.destination, said.otherwise.destination) == ("payments", "log")
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (
+            '[routes.alerts]\ndestination = "partners"\notherwise = "mail"',
+            "routes.alerts.otherwise = 'mail' is no other",
+        ),
+        ('[routes.alerts]\ndestination = "log"\notherwise = "log"', "routes.alerts.otherwise = 'log' is no other"),
+        ('[routes.EventClosed]\ndestination = "log"\notherwise = "partners"', "routes.EventClosed.otherwise is for"),
+        ('[routes.EventClosed]\ndestination = "log"\ngives_up_after = "PT0S"', "routes.EventClosed.gives_up_after"),
+    ],
+)
+def test_another_way_is_one_that_can_be_gone(read: Read, line: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        read(f"{WHOLE}\n{line}\n")
+
+
 def test_a_destination_knows_the_types_that_are_named_for_it(read: Read) -> None:
     delivery = read(WHOLE)
-    assert delivery.destinations == {"partners", "payments", "mail", "log"}
+    assert delivery.destinations == {"partners", "payments", "mail", "log", "alerts-file"}
     assert delivery.types_of("mail") == {"ReminderDue"}
     assert delivery.types_of("partners") == set()
 
@@ -137,6 +170,7 @@ def test_transports_are_made_once_and_of_the_right_kind(read: Read) -> None:
         "payments": WebhookTransport,
         "mail": SmtpTransport,
         "log": FileTransport,
+        "alerts-file": FileTransport,
     }
     assert delivery.transport("mail") is delivery.transport("mail")
     delivery.close()

@@ -174,7 +174,7 @@ def test_a_full_disk_is_a_refusal_and_leaves_the_next_line_whole(path: Path) -> 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, before)
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.verdict is Verdict.UNREACHED
     assert transport.send(message(aggregate_id="r-9"), no_commit).verdict is Verdict.DELIVERED
     transport.close()
     assert json.loads(path.read_text("utf-8").splitlines()[-1])["aggregate"]["id"] == "r-9"
@@ -183,7 +183,7 @@ def test_a_full_disk_is_a_refusal_and_leaves_the_next_line_whole(path: Path) -> 
 def test_a_folder_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     outcome = FileTransport(tmp_path / "file" / "outbox.jsonl").send(message(), no_commit)
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.verdict is Verdict.UNREACHED
     assert "outbox.jsonl cannot be written: " in str(outcome.error)
 
 

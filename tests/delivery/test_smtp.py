@@ -57,17 +57,17 @@ def transport_to(port: int, secret: str | None = None, **options: Any) -> SmtpTr
         ("dribble", Verdict.UNKNOWN, None),
         ("garbage", Verdict.UNKNOWN, None),
         ("endless reply", Verdict.UNKNOWN, None),
-        ("refused at dot", Verdict.REFUSED, 451),
+        ("refused at dot", Verdict.THROTTLED, 451),
         ("rejected at dot", Verdict.REJECTED, 554),
-        ("closing at dot", Verdict.REFUSED, 421),
-        ("sender refused", Verdict.REFUSED, 451),
+        ("closing at dot", Verdict.THROTTLED, 421),
+        ("sender refused", Verdict.THROTTLED, 451),
         ("sender rejected", Verdict.REJECTED, 553),
-        ("no login", Verdict.REFUSED, 530),
-        ("closing", Verdict.REFUSED, 421),
+        ("no login", Verdict.UNREACHED, 530),
+        ("closing", Verdict.THROTTLED, 421),
         ("greylisted", Verdict.REFUSED, 450),
         ("no mailbox", Verdict.REJECTED, 550),
-        ("drop at recipient", Verdict.REFUSED, None),
-        ("data refused", Verdict.REFUSED, 451),
+        ("drop at recipient", Verdict.UNREACHED, None),
+        ("data refused", Verdict.THROTTLED, 451),
         ("data rejected", Verdict.REJECTED, 554),
     ],
 )
@@ -150,7 +150,7 @@ class TestConnections:
         assert mail_server.connections <= 4
 
     @pytest.mark.parametrize("port", ["closed", "silent"])
-    def test_a_server_that_cannot_be_reached_has_refused(self, port: str) -> None:
+    def test_a_server_that_cannot_be_reached_was_not_reached(self, port: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening:
             number = listening.getsockname()[1]
             if port == "closed":
@@ -158,10 +158,10 @@ class TestConnections:
             transport = transport_to(number, connect_timeout=0.3, command_timeout=0.3)
             began = time.monotonic()
             outcome = transport.send(message(mail()), pytest.fail)
-        assert outcome.verdict is Verdict.REFUSED
+        assert outcome.verdict is Verdict.UNREACHED
         assert time.monotonic() - began < 10
 
-    def test_a_server_that_greets_with_an_error_has_refused(self) -> None:
+    def test_a_server_that_greets_with_an_error_was_not_reached(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as threads:
 
             def greet() -> None:
@@ -171,7 +171,7 @@ class TestConnections:
 
             threads.submit(greet)
             outcome = transport_to(listening.getsockname()[1]).send(message(mail()), pytest.fail)
-        assert outcome == Outcome(Verdict.REFUSED, "127.0.0.1 answered 554 5.3.2 not today.", 554, "5.3.2 not today")
+        assert outcome == Outcome(Verdict.UNREACHED, "127.0.0.1 answered 554 5.3.2 not today.", 554, "5.3.2 not today")
 
 
 class TestCommit:
@@ -212,7 +212,7 @@ class TestTls:
             refused = transport_to(mail_server.port, "wrong", **options).send(message(mail()), pytest.fail)
 
         assert outcomes == [Verdict.DELIVERED, Verdict.DELIVERED]
-        assert (refused.verdict, refused.status) == (Verdict.REFUSED, 535)
+        assert (refused.verdict, refused.status) == (Verdict.UNREACHED, 535)
         assert "wrong" not in str(refused)
 
     @pytest.mark.parametrize("security", ["starttls", "tls"])
@@ -221,12 +221,12 @@ class TestTls:
         with SmtpServer(context, implicit=security == "tls") as mail_server:
             transport = transport_to(mail_server.port, security=security, ca_file=str(ca_file))
             outcome = transport.send(message(mail()), pytest.fail)
-        assert outcome.verdict is Verdict.REFUSED
+        assert outcome.verdict is Verdict.UNREACHED
         assert "certificate verify failed" in str(outcome.error)
 
     def test_a_server_that_does_not_offer_it_gets_nothing(self, mail_server: SmtpServer) -> None:
         outcome = transport_to(mail_server.port, security="starttls").send(message(mail()), pytest.fail)
-        assert outcome.verdict is Verdict.REFUSED
+        assert outcome.verdict is Verdict.UNREACHED
         assert "STARTTLS" in str(outcome.error)
 
     def test_the_answer_to_the_dot_is_bounded_too(self, tmp_path: Path) -> None:

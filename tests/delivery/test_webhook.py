@@ -46,7 +46,7 @@ def transport(receiver: HttpReceiver) -> Iterator[WebhookTransport]:
         ("too large", Verdict.REJECTED, 413),
         ("unprocessable", Verdict.REJECTED, 422),
         ("too early", Verdict.REFUSED, 425),
-        ("too many", Verdict.REFUSED, 429),
+        ("too many", Verdict.THROTTLED, 429),
         ("500 after applying", Verdict.UNKNOWN, 500),
         ("502", Verdict.UNKNOWN, 502),
         ("busy until", Verdict.UNKNOWN, 503),
@@ -85,6 +85,7 @@ def test_what_was_applied_and_what_was_not_is_what_the_verdicts_say(
     allowed = {
         Verdict.DELIVERED: {True},
         Verdict.REFUSED: {False},
+        Verdict.THROTTLED: {False},
         Verdict.REJECTED: {False},
         Verdict.GONE: {False},
         Verdict.UNKNOWN: {True, False},

@@ -29,7 +29,7 @@ def test_a_receiver_that_cannot_be_reached_has_refused(port: str) -> None:
         outcome = transport.send(message(), lambda: committed.append(None))
         transport.close()
 
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.verdict is Verdict.UNREACHED
     assert outcome.status is None
     assert committed == []
     assert time.monotonic() - began < 10
@@ -38,7 +38,7 @@ def test_a_receiver_that_cannot_be_reached_has_refused(port: str) -> None:
 def test_a_name_that_does_not_exist_is_refused() -> None:
     transport = transport_to("http://no-such-host.invalid/")
     outcome = transport.send(message(), no_commit)
-    assert outcome.verdict is Verdict.REFUSED
+    assert outcome.verdict is Verdict.UNREACHED
     assert outcome.error is not None
     assert outcome.error.startswith("no-such-host.invalid:80 cannot be reached: ")
 
@@ -55,7 +55,7 @@ def test_an_address_of_version_6_needs_no_port(monkeypatch: pytest.MonkeyPatch, 
         raise AddressError("as far as that")
 
     monkeypatch.setattr("ticketflow_orch.delivery.webhook.connect", connect)
-    assert transport_to(url).send(message(), no_commit) == Outcome(Verdict.REFUSED, "as far as that")
+    assert transport_to(url).send(message(), no_commit) == Outcome(Verdict.UNREACHED, "as far as that")
     assert seen == [asked]
 
 
@@ -66,7 +66,9 @@ def test_a_resolver_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.M
     began = time.monotonic()
     outcome = transport.send(message(), no_commit)
     woken.set()
-    assert outcome == Outcome(Verdict.REFUSED, "slow.example:80 cannot be reached: its name was not resolved in time.")
+    assert outcome == Outcome(
+        Verdict.UNREACHED, "slow.example:80 cannot be reached: its name was not resolved in time."
+    )
     assert time.monotonic() - began < 10
 
 
@@ -104,7 +106,7 @@ class TestTls:
             transport = transport_to(f"https://receiver.example:{receiver.port}/hooks", **options)
             outcome = transport.send(message(), no_commit)
             transport.close()
-            assert outcome.verdict is Verdict.REFUSED
+            assert outcome.verdict is Verdict.UNREACHED
             assert "certificate verify failed" in str(outcome.error)
             assert receiver.requests == []
 
@@ -128,7 +130,7 @@ class TestPrivateAddresses:
     def test_our_own_machine_is_not_asked(self, receiver: HttpReceiver, host: str) -> None:
         transport = transport_to(f"https://{host}:{receiver.port}/", allow_private=False)
         outcome = transport.send(message(), no_commit)
-        assert outcome.verdict is Verdict.REFUSED
+        assert outcome.verdict is Verdict.UNREACHED
         assert "which is no public address" in str(outcome.error)
         assert receiver.connections == 0
 
@@ -139,7 +141,7 @@ class TestPrivateAddresses:
         transport = transport_to(f"https://innocent.example:{receiver.port}/", allow_private=False)
         outcome = transport.send(message(), no_commit)
         assert outcome == Outcome(
-            Verdict.REFUSED,
+            Verdict.UNREACHED,
             "innocent.example is at 127.0.0.1, which is no public address; if it is ours, say allow_private = true.",
         )
         assert receiver.connections == 0

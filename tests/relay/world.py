@@ -13,7 +13,7 @@ from tests.rows import instant
 from ticketflow_orch.delivery import Commit, Message, Outcome, Transport, Verdict
 from ticketflow_orch.delivery.configuration import Delivery, Route
 from ticketflow_orch.delivery.preparing import EventKind
-from ticketflow_orch.relay import Backoff, Drained, drain
+from ticketflow_orch.relay import Backoff, Drained, Patience, drain
 
 NOW = instant("2026-06-02T02:30")
 DELIVERED = Outcome(Verdict.DELIVERED, status=200, response="thanks")
@@ -21,7 +21,10 @@ REFUSED = Outcome(Verdict.REFUSED, "The receiver is busy.", 503, "come back late
 REJECTED = Outcome(Verdict.REJECTED, "The receiver rejects it for good.", 400, "no such thing")
 GONE = Outcome(Verdict.GONE, "The receiver is gone.", 410)
 UNKNOWN = Outcome(Verdict.UNKNOWN, "The answer was lost.")
+UNREACHED = Outcome(Verdict.UNREACHED, "Nobody answers.")
+THROTTLED = Outcome(Verdict.THROTTLED, "Too many.", 429)
 AT_ONCE = Backoff(base=timedelta(0), cap=timedelta(0))
+IMPATIENT = Patience(first=timedelta(0), longest=timedelta(0))
 
 
 class Receiver:
@@ -73,8 +76,8 @@ def delivery(transport: Transport | None = None, **options: Any) -> Delivery:
 
 
 def run(engine: Engine, to: Delivery, kinds: Mapping[str, EventKind] | None = None, **options: Any) -> Drained:
-    """Drain once, with retries due at once."""
-    defaults: dict[str, Any] = {"budget": 120, "backoff": AT_ONCE, "now": lambda: NOW}
+    """Drain once, with retries due at once, whatever the destination does."""
+    defaults: dict[str, Any] = {"budget": 120, "backoff": AT_ONCE, "patience_with": IMPATIENT, "now": lambda: NOW}
     return drain(engine, to, kinds or {}, **defaults | options)
 
 

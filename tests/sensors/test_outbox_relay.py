@@ -18,6 +18,8 @@ from tests.homes import fresh_home
 from tests.relay.world import NOW, add, change, states
 from tests.schedules.runs import failure, shown
 from tests.test_outbox_desk import put
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.relay import RESIDENT
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,18 @@ def look(instance: dg.DagsterInstance, resources: dict[str, Any]) -> dg.RunReque
     with dg.build_sensor_context(instance=instance, resources=needed) as context:
         data = outbox_relay.evaluate_tick(context)
     return data.skip_message or (data.run_requests or [])[0]
+
+
+def test_what_a_resident_relay_is_at_is_left_to_it_for_a_minute(
+    engine: Engine, url: URL, instance: dg.DagsterInstance, resources: dict[str, Any]
+) -> None:
+    resident = connect_engine(url, f"ticketflow {RESIDENT}", connections=1)
+    with resident.connect():
+        add(engine, "a")
+        assert look(instance, resources) == "A resident relay is at it."
+        change(engine, "a", "available_at = clock_timestamp() - interval '2 minutes'")
+        assert isinstance(look(instance, resources), dg.RunRequest)
+    resident.dispose()
 
 
 def test_a_run_is_requested_when_an_event_may_go(

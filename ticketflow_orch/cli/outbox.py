@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,7 +11,9 @@ from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
-    from ticketflow_orch.outbox_desk import Detail, StopKind
+    import threading
+
+    from ticketflow_orch.outbox_desk import Attempt, Detail, StopKind
 
 app = typer.Typer(
     help="Show and deliver what waits in the outbox, and decide about what is stuck.", no_args_is_help=True
@@ -69,7 +72,8 @@ def show(event_id: EventId) -> None:
     from ticketflow_orch.delivery.kinds import KINDS
 
     with database("outbox") as engine, engine.connect() as connection:
-        _print(outbox_desk.show(connection, KINDS, outbox_desk.parse_event_id(event_id)))
+        found = outbox_desk.show(connection, KINDS, outbox_desk.parse_event_id(event_id))
+        _print(found, outbox_desk.attempts(connection, found.event.event_id))
 
 
 @app.command("redrive")
@@ -147,6 +151,34 @@ def resolve(
     typer.echo(f"Event {event_id} is resolved: {resolution}.")
 
 
+@app.command("destinations")
+def destinations() -> None:
+    """List how each destination does: since when nothing arrives there, when it is tried again, what it is sent."""
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.delivery import printable
+    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.settings import settings
+
+    with database("outbox") as engine, engine.connect() as connection:
+        found = outbox_desk.destinations(connection, read_delivery(settings()))
+    plain_table(
+        ("name", "state", "since (UTC)", "not before (UTC)", "events/s at most", "error"),
+        (
+            (
+                one.name,
+                "stopped" if one.stopped else "failing" if one.failing_since else "well",
+                moment(one.failing_since),
+                moment(one.next_at),
+                f"{one.rate:.3g}" if one.rate else "",
+                printable(one.error or "") if one.failing_since else "",
+            )
+            for one in found
+        ),
+    )
+
+
 @app.command("stops")
 def stops() -> None:
     """List what is not delivered until somebody resumes it."""
@@ -203,6 +235,13 @@ def deliver(
     budget: Annotated[
         float, typer.Option(min=0.1, max=86_400, metavar="SECONDS", help="Begin nothing more after it.")
     ] = 50,
+    forever: Annotated[
+        bool, typer.Option("--forever", help="Stay, and deliver what comes as soon as it does, until SIGTERM.")
+    ] = False,
+    grace: Annotated[
+        float,
+        typer.Option(min=0, max=86_400, metavar="SECONDS", help="With --forever: how long SIGTERM waits for answers."),
+    ] = 60,
 ) -> None:
     """Deliver what is due now, from this machine, beside whatever else is delivering."""
     from dataclasses import asdict
@@ -212,18 +251,58 @@ def deliver(
     from ticketflow_orch.delivery.agreed import agreeing
     from ticketflow_orch.delivery.configuration import read_delivery
     from ticketflow_orch.delivery.kinds import KINDS
-    from ticketflow_orch.relay import connections_for, drain
+    from ticketflow_orch.relay import RESIDENT, connections_for, drain
     from ticketflow_orch.settings import settings
 
     delivery = read_delivery(settings())
+    name = RESIDENT if forever else "outbox deliver"
+    stop = _told_to_end(grace) if forever else None
     try:
-        with database("outbox deliver", connections_for(delivery)) as engine:
+        with database(name, connections_for(delivery)) as engine:
             now, agreed = settings().fixed_clock, agreeing(delivery.digest)
-            drained = drain(engine, delivery, KINDS, budget=budget, now=lambda: clock.now(now), agreed=agreed)
+            if forever:
+                typer.echo(f"Delivering to {', '.join(sorted(delivery.destinations))} until SIGTERM.", err=True)
+            drained = drain(
+                engine,
+                delivery,
+                KINDS,
+                budget=budget,
+                now=lambda: clock.now(now),
+                agreed=agreed,
+                stop=stop,
+                resident=forever,
+            )
     finally:
         delivery.close()
     counted = {name.replace("_", " "): value for name, value in asdict(drained).items() if name != "seconds"}
     typer.echo(", ".join(f"{value:,} {name}" for name, value in counted.items() if value) or "Nothing is due.")
+
+
+def _told_to_end(grace: float) -> threading.Event:
+    """Set by SIGTERM and SIGINT, so that nothing more is begun; after `grace` seconds no answer is waited for."""
+    import logging
+    import os
+    import signal
+    import threading
+
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    stop = threading.Event()
+
+    def leave() -> None:
+        typer.echo("Some deliveries had no answer yet; they are taken up when their leases are over.", err=True)
+        # Whatever waits for them cannot be called back.
+        os._exit(0)
+
+    def end(*_: object) -> None:
+        if not stop.is_set():
+            stop.set()
+            waiting = threading.Timer(grace, leave)
+            waiting.daemon = True
+            waiting.start()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    return stop
 
 
 def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKind, str]:
@@ -246,7 +325,7 @@ def _who() -> str:
     return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
-def _print(detail: Detail) -> None:
+def _print(detail: Detail, attempts: Sequence[Attempt]) -> None:
     import json
 
     from ticketflow_orch.cli.terminal import moment
@@ -274,6 +353,10 @@ def _print(detail: Detail) -> None:
     ):
         if value:
             typer.echo(f"{label}: {printable(value)}")
+    for one in attempts:
+        said = " ".join(part for part in (one.error, one.response) if part)
+        where = f"to {one.destination} by {one.owner}"
+        typer.echo(f"attempt {one.attempt}: {moment(one.ended_at)} {printable(f'{where}, {one.outcome}: {said}')}")
     if detail.body is not None:
         typer.echo("body:")
         for line in detail.body.decode("utf-8", "backslashreplace").splitlines():

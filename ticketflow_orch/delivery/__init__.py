@@ -22,7 +22,13 @@ class Verdict(Enum):
     """The receiver has it."""
 
     REFUSED = "refused"
-    """The receiver does not have it and may take it later: it said so, or nothing reached it."""
+    """The receiver does not have it and may take it later: it said so."""
+
+    UNREACHED = "unreached"
+    """Nothing reached the receiver: no connection, no handshake, no login, no room on the disk."""
+
+    THROTTLED = "throttled"
+    """The receiver does not have it, and takes less than it is sent: it said so."""
 
     REJECTED = "rejected"
     """The receiver does not have it and never will: it said so for good."""
@@ -40,6 +46,7 @@ class Outcome:
 
     `error`: one sentence for people, unless delivered. `status`: the receiver's code (HTTP or SMTP), if it gave one;
     `response`: the beginning of what it said, JSON as a whole. `retry_after`: seconds that it asked to be left alone.
+    `own_fault`: what went wrong is about this message alone and says nothing about others to the same destination.
     """
 
     verdict: Verdict
@@ -47,6 +54,7 @@ class Outcome:
     status: int | None = None
     response: str = ""
     retry_after: float | None = None
+    own_fault: bool = False
 
 
 @dataclass(frozen=True, slots=True)

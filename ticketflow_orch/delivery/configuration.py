@@ -7,7 +7,7 @@ import os
 import threading
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ from ticketflow_orch.delivery.destinations import (
 from ticketflow_orch.delivery.file import FileTransport
 from ticketflow_orch.delivery.smtp import SmtpTransport
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox import MAILS, NEVER_TWICE, require_event_type
+from ticketflow_orch.outbox import ALERTS, MAILS, NEVER_TWICE, require_event_type
 from ticketflow_orch.settings import Length, Settings
 
 AnyDestination = WebhookDestination | SmtpDestination | FileDestination | DemoDestination
@@ -41,40 +41,66 @@ InDoubt = Literal["resend", "hold", "look_up"]
 UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
 # In TICKETFLOW_HOME, for whatever process works there.
 HOME_FILE = "delivery.toml"
+# What the configuration calls the types that tell operators of something, and where those go that cannot go there.
+ALERTS_ROUTE = "alerts"
+ALERTS_FILE = "alerts-file"
+# Whoever is owed money, or has to be told, is not given up over a long weekend.
+GIVES_UP_AFTER = timedelta(days=3)
+GIVES_UP_AFTER_ALERTS = timedelta(days=30)
+_GIVES_UP_LATER = {
+    **dict.fromkeys(NEVER_TWICE, timedelta(days=21)),
+    **dict.fromkeys(ALERTS, GIVES_UP_AFTER_ALERTS),
+}
+_ALERTS_FILE = FileDestination(transport="file", path=Path("alerts.jsonl"))
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """Where events of a type go, and what becomes of those that do not arrive.
 
-    `attempts`: after so many an event is dead. `when_dead`: a dead event keeps later ones of its aggregate waiting
-    (block) or not (skip). `remembers`: how long the receiver recognises an event id, None for ever; where an event
-    may have arrived longer ago than that, `in_doubt` says whether it is sent once more, held for a person, or looked
-    up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`: what is rendered as a mail is sent
-    as one there, and as JSON like everything elsewhere.
+    `attempts`: after so many that count an event is dead, None: never by their number. `when_dead`: a dead event keeps
+    later ones of its aggregate waiting (block) or not (skip). `remembers`: how long the receiver recognises an event
+    id, None for ever; where an event may have arrived longer ago than that, `in_doubt` says whether it is sent once
+    more, held for a person, or looked up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`:
+    what is rendered as a mail is sent as one there, and as JSON like everything elsewhere. `gives_up_after`: an event
+    that fails so long after its first attempt is dead. `otherwise`: the route that its events
+    take while `destination` is stopped or fails.
     """
 
     destination: str
-    attempts: int
+    attempts: int | None
     when_dead: WhenDead
     in_doubt: InDoubt
     remembers: timedelta | None
     limit: timedelta
     takes_mails: bool = True
+    gives_up_after: timedelta = GIVES_UP_AFTER
+    otherwise: Route | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a destination is sent at most: events a `rate` second by all relays together, at once by each relay."""
+
+    rate: float | None = None
+    concurrency: int = 16
 
 
 @dataclass(frozen=True)
 class Delivery:
     """The routes and, made when first asked for, their transports.
 
-    `routes` are those of the event types that the configuration names; all others take `default`. `digest` says what
-    goes where, see `read_routes`.
+    `routes` are those of the event types that the configuration names; all others take `default`, alerts `alerts`
+    where it is there. `digest` says what goes where, see `read_routes`. `allowances` are those of destinations that
+    say something about it.
     """
 
     routes: Mapping[str, Route]
     default: Route
     _makers: Mapping[str, Callable[[], Transport]] = field(repr=False)
     digest: str = field(default="", repr=False)
+    alerts: Route | None = None
+    allowances: Mapping[str, Allowance] = field(default_factory=dict)
     _made: dict[str, Transport] = field(default_factory=dict, init=False, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
@@ -85,7 +111,25 @@ class Delivery:
 
     def route(self, event_type: str) -> Route:
         """The route of `event_type`."""
-        return self.routes.get(event_type, self.default)
+        found = self.routes.get(event_type)
+        if found is not None:
+            return found
+        return self.alerts if self.alerts is not None and event_type in ALERTS else self.default
+
+    def every_route(self) -> tuple[Route, ...]:
+        """All routes that an event may take, those of the other ways included."""
+        named = (self.default, *self.routes.values(), *(() if self.alerts is None else (self.alerts,)))
+        return (*named, *(route.otherwise for route in named if route.otherwise is not None))
+
+    def route_to(self, event_type: str, destination: str) -> Route:
+        """The route by which an event of `event_type` goes that was claimed for `destination`."""
+        route = self.route(event_type)
+        second = route.otherwise
+        return second if second is not None and second.destination == destination != route.destination else route
+
+    def allowance(self, destination: str) -> Allowance:
+        """What `destination` is sent at most."""
+        return self.allowances.get(destination, Allowance())
 
     def types_of(self, destination: str) -> frozenset[str]:
         """The event types that `routes` sends to `destination`; `default` may send all others there too."""
@@ -132,13 +176,52 @@ def read_delivery(settings: Settings, environment: Mapping[str, str] = os.enviro
     name, tables = _read(settings)
     try:
         routes = {kind: _route(kind, table, tables.destinations) for kind, table in tables.routes.items()}
-        makers = {key: _maker(table, settings.home, environment) for key, table in tables.destinations.items()}
+        named, alerts = _with_second_ways(routes, tables)
+        destinations = dict(tables.destinations)
+        if any(route.otherwise is not None for route in (alerts, *named.values())):
+            destinations.setdefault(ALERTS_FILE, _ALERTS_FILE)
+        makers = {key: _maker(table, settings.home, environment) for key, table in destinations.items()}
         for kind in sorted(NEVER_TWICE):
             _require_safe(kind, routes.get(kind, routes["default"]))
     except InputError as error:
         raise InputError(f"{name}: {error}") from None
-    named = {kind: routes[kind] for kind in routes if kind != "default"}
-    return Delivery(named, routes["default"], makers, _digest(tables))
+    return Delivery(
+        routes=named,
+        default=routes["default"],
+        _makers=makers,
+        digest=_digest(tables),
+        alerts=alerts,
+        allowances={key: Allowance(table.rate, table.concurrency) for key, table in destinations.items()},
+    )
+
+
+def _with_second_ways(routes: Mapping[str, Route], tables: _Document) -> tuple[Mapping[str, Route], Route]:
+    """`routes`, and the one of alerts that have none of their own; no alert dies with what it reports.
+
+    Where nobody says another way, a file takes alerts while their destination is stopped or fails.
+    """
+    alerts = routes.get(ALERTS_ROUTE)
+    if alerts is None:
+        alerts = replace(routes["default"], attempts=None, gives_up_after=_gives_up_after(ALERTS_ROUTE, None))
+
+    def with_second(route: Route) -> Route:
+        if route.otherwise is not None or isinstance(tables.destinations[route.destination], FileDestination):
+            return route
+        file = tables.destinations.get(ALERTS_FILE, _ALERTS_FILE)
+        return replace(route, otherwise=_second(route, ALERTS_FILE, file))
+
+    named = {
+        kind: with_second(route) if kind in ALERTS else route
+        for kind, route in routes.items()
+        if kind not in {"default", ALERTS_ROUTE}
+    }
+    return named, with_second(alerts)
+
+
+def _second(route: Route, name: str, target: AnyDestination) -> Route:
+    return replace(
+        route, destination=name, remembers=target.remembers, limit=target.limit, takes_mails=target.takes_mails
+    )
 
 
 def read_routes(settings: Settings) -> str:
@@ -165,7 +248,9 @@ class _Table(BaseModel):
 
 class _RouteTable(_Table):
     destination: str
-    attempts: int = Field(12, ge=1, le=1000)
+    attempts: int | None = Field(None, ge=1, le=1_000_000)
+    gives_up_after: Annotated[Length, Field(gt=timedelta(0))] | None = None
+    otherwise: str | None = None
     when_dead: WhenDead = "block"
     in_doubt: InDoubt = "hold"
     # None: for ever; where nothing is said, as its kind of destination does.
@@ -206,7 +291,11 @@ def _digest(tables: _Document) -> str:
 def _said(table: _RouteTable, target: AnyDestination) -> str:
     remembers = _remembers(table, target)
     long = "for ever" if remembers is None else f"for {remembers.total_seconds():g} s"
-    return f"{table.destination}, {_address(target)}; remembers {long}; in doubt {table.in_doubt}"
+    return f"{table.destination}, {_address(target)}; remembers {long}; in doubt {table.in_doubt}{_second_way(table)}"
+
+
+def _second_way(table: _RouteTable) -> str:
+    return "" if table.otherwise is None else f"; otherwise {table.otherwise}"
 
 
 def _address(target: AnyDestination) -> str:
@@ -233,7 +322,7 @@ def _remembers(table: _RouteTable, target: AnyDestination) -> timedelta | None:
 
 
 def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
-    if kind != "default":
+    if kind not in {"default", ALERTS_ROUTE}:
         try:
             require_event_type(kind)
         except InputError as error:
@@ -265,7 +354,7 @@ def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestinat
             f"routes.{kind}.in_doubt = 'look_up' has no effect on a receiver that never forgets; "
             "say how long it remembers."
         )
-    return Route(
+    route = Route(
         destination=table.destination,
         attempts=table.attempts,
         when_dead=table.when_dead,
@@ -273,7 +362,25 @@ def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestinat
         remembers=remembers,
         limit=target.limit,
         takes_mails=target.takes_mails,
+        gives_up_after=_gives_up_after(kind, table),
     )
+    return route if table.otherwise is None else replace(route, otherwise=_otherwise(kind, route, table, destinations))
+
+
+def _gives_up_after(kind: str, table: _RouteTable | None) -> timedelta:
+    if table is not None and table.gives_up_after is not None:
+        return table.gives_up_after
+    return GIVES_UP_AFTER_ALERTS if kind == ALERTS_ROUTE else _GIVES_UP_LATER.get(kind, GIVES_UP_AFTER)
+
+
+def _otherwise(kind: str, route: Route, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
+    name = str(table.otherwise)
+    if kind != ALERTS_ROUTE and kind not in ALERTS:
+        raise InputError(f"routes.{kind}.otherwise is for alerts only, which may come twice; leave it out.")
+    target = destinations.get(name)
+    if target is None or name == route.destination or not isinstance(target, WebhookDestination | FileDestination):
+        raise InputError(f"routes.{kind}.otherwise = {name!r} is no other webhook or file; name a destination that is.")
+    return _second(route, name, target)
 
 
 def _require_safe(kind: str, route: Route) -> None:

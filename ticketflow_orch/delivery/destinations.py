@@ -82,9 +82,16 @@ Certificates = Annotated[Path, AfterValidator(_certificates)]
 
 
 class Destination(BaseModel):
-    """One `[destinations.NAME]`."""
+    """One `[destinations.NAME]`.
+
+    `rate`: events a second that it is sent at most, by all relays together; without one, as many as it takes.
+    `concurrency`: events that each relay has under way to it at once.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rate: float | None = Field(None, ge=0.01, le=100_000)
+    concurrency: int = Field(16, ge=1, le=100)
 
     @property
     def limit(self) -> timedelta:
@@ -147,6 +154,8 @@ class SmtpDestination(Destination):
     """
 
     transport: Literal["smtp"]
+    # Many a server takes no more connections of one client; and each is a mail in doubt where it stops answering.
+    concurrency: int = Field(5, ge=1, le=100)
     host: Annotated[str, AfterValidator(_host)]
     port: int | None = Field(None, ge=1, le=65535)
     security: Literal["starttls", "tls", "none"] = "starttls"

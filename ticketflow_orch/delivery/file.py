@@ -38,7 +38,7 @@ class FileTransport:
         try:
             number, file = self._append(line)
         except OSError as error:
-            return Outcome(Verdict.REFUSED, f"{self._path} cannot be written: {error.strerror}.")
+            return Outcome(Verdict.UNREACHED, f"{self._path} cannot be written: {error.strerror}.")
         try:
             self._flush(number, file)
         except OSError as error:

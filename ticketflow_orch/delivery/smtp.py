@@ -26,6 +26,9 @@ _OK = 250
 _FORWARDED = 251
 # 5xx that are about ourselves: no login, no TLS (RFC 3207, 4954).
 _OURSELVES = (530, 534, 535, 538)
+# Too much from us at present: whatever code, where its first words say so (RFC 3463: 4.3 the system, 4.7 its policy).
+_TOO_MUCH = (421, 454)
+_TOO_MUCH_SAID = re.compile(rb"4\.[37]\.[0-9]")
 _REPLY_LINES = 100
 _REPLY_LINE = 2048
 _KEPT = 2000
@@ -34,9 +37,10 @@ _KEPT = 2000
 class SmtpTransport:
     """Hands the frozen bytes of a mail to a server, for the one recipient in its To header.
 
-    Until the message itself is under way nothing can have been delivered: 4xx is REFUSED, 5xx about the sender, the
-    recipient or the message REJECTED, and whatever is about ourselves (connection, TLS, login) REFUSED, since somebody
-    will mend it. From then on only the answer to the final dot tells; where that is lost, nobody knows (RFC 1047).
+    Until the message itself is under way nothing can have been delivered: 5xx about the sender, the recipient or the
+    message is REJECTED, 421, 454, 4.3.x and 4.7.x mean that the server takes no more from us at present (THROTTLED),
+    any other 4xx is REFUSED, and whatever is about ourselves (connection, TLS, login) UNREACHED, since somebody will
+    fix it. From then on only the answer to the final dot tells; where that is lost, nobody knows (RFC 1047).
 
     Connections are kept for the next message, as many as there are messages under way at once.
     """
@@ -58,12 +62,12 @@ class SmtpTransport:
             try:
                 session = self._session()
             except (AddressError, OSError) as error:
-                return self._answered(Verdict.REFUSED, error)
+                return self._answered(Verdict.THROTTLED if _is_busy(error) else Verdict.UNREACHED, error)
             try:
                 _address(session, envelope)
             except OSError as error:
                 self._keep_or_close(session, error)
-                return self._answered(_definite(error), error)
+                return self._answered(_definite(error, otherwise=Verdict.UNREACHED), error)
         try:
             commit()
         except BaseException:
@@ -132,7 +136,7 @@ class SmtpTransport:
         if isinstance(error, smtplib.SMTPResponseException):
             said = _text(error.smtp_error)
             sentence = f"{self._destination.host} answered {error.smtp_code} {said[:200]}".rstrip(". ")
-            return Outcome(verdict, f"{sentence}.", error.smtp_code, said)
+            return Outcome(verdict, f"{sentence}.", error.smtp_code, said, own_fault=verdict is Verdict.REFUSED)
         if isinstance(error, AddressError | NotOfferedError):
             return Outcome(verdict, str(error))
         cause = "its time was over" if isinstance(error, TimeoutError) else printable(str(error))[:200].rstrip(". ")
@@ -210,16 +214,30 @@ def _expect(wanted: int, reply: tuple[int, bytes]) -> None:
         raise smtplib.SMTPResponseException(code, said)
 
 
-def _definite(error: OSError, otherwise: Verdict = Verdict.REFUSED) -> Verdict:
+def _definite(error: OSError, *, otherwise: Verdict) -> Verdict:
     if isinstance(error, NotOfferedError):
         return Verdict.REJECTED
     if isinstance(error, smtplib.SMTPResponseException):
+        if error.smtp_code in _OURSELVES:
+            return Verdict.UNREACHED
         match error.smtp_code // 100:
-            case 5 if error.smtp_code not in _OURSELVES:
+            case 5:
                 return Verdict.REJECTED
-            case 4 | 5:
+            case 4 if error.smtp_code in _TOO_MUCH or _says_too_much(error):
+                return Verdict.THROTTLED
+            case 4:
                 return Verdict.REFUSED
     return otherwise
+
+
+def _is_busy(error: Exception) -> bool:
+    """Whether the server is there, and takes no more connections from us at present."""
+    return isinstance(error, smtplib.SMTPResponseException) and error.smtp_code == _TOO_MUCH[0]
+
+
+def _says_too_much(error: smtplib.SMTPResponseException) -> bool:
+    said = error.smtp_error
+    return _TOO_MUCH_SAID.match(said.encode() if isinstance(said, str) else said) is not None
 
 
 def _as_content(body: bytes) -> bytes:

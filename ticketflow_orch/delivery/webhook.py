@@ -72,7 +72,7 @@ class WebhookTransport:
         try:
             answer = self._host.ask(request, attempt)
         except _NoAnswerError as error:
-            return Outcome(Verdict.UNKNOWN if attempt.sent else Verdict.REFUSED, str(error))
+            return Outcome(Verdict.UNKNOWN if attempt.sent else Verdict.UNREACHED, str(error))
         return _outcome(self._host.name, answer)
 
     def look_up(self, message: Message) -> Outcome:
@@ -185,15 +185,16 @@ class _Host:
 
     def __init__(self, destination: WebhookDestination, url: str) -> None:
         parts = urlsplit(url)
+        idle = max(IDLE_CONNECTIONS, destination.concurrency)
         self.name = str(parts.hostname)
         self._pool: HTTPConnectionPool
         # Said outright: without a port the end of an IPv6 address is taken for one.
         if parts.scheme == "https":
             context = tls_context(destination.ca_file)
             port = parts.port or HTTPS_PORT
-            self._pool = _HttpsPool(self.name, port, maxsize=IDLE_CONNECTIONS, ssl_context=context)
+            self._pool = _HttpsPool(self.name, port, maxsize=idle, ssl_context=context)
         else:
-            self._pool = _HttpPool(self.name, parts.port or HTTP_PORT, maxsize=IDLE_CONNECTIONS)
+            self._pool = _HttpPool(self.name, parts.port or HTTP_PORT, maxsize=idle)
         self._seconds = destination.deadline.total_seconds()
 
     def ask(self, request: _Request, attempt: _Attempt) -> _Answer:
@@ -269,6 +270,8 @@ def _verdict(status: int) -> Verdict:
             return Verdict.GONE
         case 4 if status in _REJECTED:
             return Verdict.REJECTED
+        case 4 if status == HTTPStatus.TOO_MANY_REQUESTS:
+            return Verdict.THROTTLED
         case 3 | 4 if status not in _UNCERTAIN:
             return Verdict.REFUSED
         case _:
@@ -283,7 +286,15 @@ def _outcome(host: str, answer: _Answer) -> Outcome:
     if verdict is Verdict.DELIVERED:
         return Outcome(verdict, None, answer.status, _kept(answer.body))
     sentence = f"{host} answered {_named(answer.status)}{_elsewhere(answer)}."
-    return Outcome(verdict, sentence, answer.status, _kept(answer.body), _patience(answer.headers))
+    return Outcome(
+        verdict,
+        sentence,
+        answer.status,
+        _kept(answer.body),
+        _patience(answer.headers),
+        # It is at this one, on behalf of an earlier attempt.
+        own_fault=answer.status == HTTPStatus.CONFLICT,
+    )
 
 
 def _found(host: str, answer: _Answer) -> Outcome:

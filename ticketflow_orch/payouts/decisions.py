@@ -355,6 +355,7 @@ _ASK_AGAIN = text(f"""
         UPDATE payout SET state = 'REQUESTED', decided_by = :by FROM chosen WHERE payout.id = chosen.id
     )
     UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts,
+        tried_since = NULL, lost = 0,
         doubtful_since = CASE WHEN CAST(:looked_up AS boolean) THEN doubtful_since END
     FROM chosen WHERE outbox_event.id = outbox_id
 """)
@@ -380,7 +381,7 @@ _WAKE_EVENTS = text(f"""
     WITH asked AS (
         SELECT * FROM payout WHERE public_id = ANY (CAST(:references AS uuid[]))
     ), woken AS (
-        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp()
+        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL
         FROM asked WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
     )
     {EVENTS}

@@ -311,7 +311,7 @@ _WRITE = text(f"""
             AND month = CAST(:month AS date) AND {_PARKED_NO_MORE}
         RETURNING public_id, payout.organization_id, payout.currency, month, amount, state
     ), woken AS (
-        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp()
+        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL
         FROM let_go WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
     ), asked AS (
         SELECT * FROM written WHERE state = 'REQUESTED' UNION ALL SELECT * FROM let_go

@@ -7,9 +7,11 @@ database. Whoever holds an event and goes away holds it until its lease is over.
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,16 +23,36 @@ from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.delivery.preparing import EventKind
 from ticketflow_orch.executions import owner_name
 from ticketflow_orch.relay import claiming
+from ticketflow_orch.relay.claiming import Lost
 from ticketflow_orch.relay.finishing import Backoff, Finisher
 from ticketflow_orch.relay.lanes import Lane
+from ticketflow_orch.relay.listening import Listener
 from ticketflow_orch.relay.looking import Round, is_due
+from ticketflow_orch.relay.pacing import Patience
 from ticketflow_orch.relay.reconsidering import reconsider
 from ticketflow_orch.relay.shift import Shift
 
-__all__ = ["Backoff", "Drained", "Round", "connections_for", "drain", "is_due", "longest_attempt"]
+__all__ = [
+    "RESIDENT",
+    "Backoff",
+    "Drained",
+    "Patience",
+    "Round",
+    "connections_for",
+    "drain",
+    "is_due",
+    "is_resident",
+    "longest_attempt",
+]
 
-# In seconds: for how long lost events are tried before the lanes get their turn again.
+# What a relay that stays calls its work, by which its sessions are known.
+RESIDENT = "outbox deliver --forever"
+# In seconds: for how long lost events are tried before the lanes get their turn again, how long at most for each of
+# them, and how often it is asked whether there are any.
 _RETRYING = 10.0
+_ALONE = 2.0
+_LOOK = 0.1
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +76,22 @@ class Drained:
 
 
 def connections_for(delivery: Delivery) -> int:
-    """How many connections a drain may want at once: two a lane, one for its transactions, a few for commits."""
-    return 3 * len(delivery.destinations) + 4
+    """How many connections a drain may want at once.
+
+    Two a lane, one for its transactions, one for a lost event that is tried by itself, a few for commits, and one that
+    listens.
+    """
+    return 4 * len(delivery.destinations) + 5
+
+
+def is_resident(connection: Connection) -> bool:
+    """Whether a relay that stays is connected to this database."""
+    return bool(connection.execute(_RESIDENT, {"name": f"%{RESIDENT}%"}).scalar_one())
 
 
 def longest_attempt(delivery: Delivery) -> timedelta:
     """How long an attempt that has begun may take before it comes to its end."""
-    return max(route.limit for route in (delivery.default, *delivery.routes.values()))
+    return max(route.limit for route in delivery.every_route())
 
 
 def drain(
@@ -69,26 +100,32 @@ def drain(
     kinds: Mapping[str, EventKind],
     *,
     budget: float = 50,
-    in_flight: int = 16,
+    in_flight: int | None = None,
     batch: int = 500,
     patience: float = 30,
     backoff: Backoff | None = None,
+    patience_with: Patience | None = None,
     now: Callable[[], datetime] = clock.now,
     stop: threading.Event | None = None,
     agreed: Callable[[Connection], None] | None = None,
+    resident: bool = False,
 ) -> Drained:
     """Deliver until nothing is due, or `budget` seconds are over, or `stop` is set.
 
     First the business is asked again about what it kept back for a reason that may have passed.
-    `in_flight` bounds the deliveries under way to each destination, `batch` the events claimed for it at once. What is
-    claimed is begun within `patience` seconds or given back; its lease is that and what its route allows an attempt.
-    Attempts that have begun come to their end, however long the route allows them to take; whatever is claimed and not
-    begun goes back at once, without having used up an attempt. `engine` should offer `connections_for(delivery)`.
-    `agreed` is asked before anything is claimed and about twice a second: by raising InputError it ends the drain.
+    `in_flight` bounds the deliveries under way to each destination, in place of its own `concurrency`, `batch` the
+    events claimed for it at once. What is claimed is begun within `patience` seconds or given back; its lease is that
+    and what its route allows an attempt. Attempts that have begun come to their end, however long the route allows them
+    to take, and as long as that takes the other destinations are served; whatever is claimed and not begun goes back at
+    once, without having used up an attempt. `patience_with` destinations that fail says how long they are left alone.
+    `engine` should offer `connections_for(delivery)`. `agreed` is asked before anything is claimed and about twice a
+    second: by raising InputError it ends the drain. A `resident` drain waits for what comes, and hears of it at once,
+    until `stop` is set.
 
     Raises:
         InputError: by `agreed`.
-        DBAPIError: the database went away; what was claimed is due again when its lease is over.
+        DBAPIError: the database refuses, or was away when the time was over; what was claimed is due again when its
+            lease is over.
     """
     began = time.monotonic()
     shift = Shift(
@@ -99,17 +136,14 @@ def drain(
         in_flight=in_flight,
         batch=batch,
         patience=patience,
-        until=began + budget,
+        until=math.inf if resident else began + budget,
         stop=stop or threading.Event(),
         agreed=agreed,
+        resident=resident,
+        patience_with=patience_with or Patience(),
     )
     reconsider(engine, kinds, now())
-    while not shift.over():
-        claimed = _work_lanes(shift)
-        if shift.lost:
-            _retry_lost(shift)
-        elif not claimed:
-            break
+    _work(shift)
     with engine.connect() as connection:
         left = connection.execute(_LEFT).scalar_one()
     tally = shift.tally
@@ -127,45 +161,89 @@ def drain(
     )
 
 
-def _work_lanes(shift: Shift) -> int:
-    """One turn of all lanes; how many events they claimed."""
+def _work(shift: Shift) -> None:
+    """Run all lanes to their end, with lost events tried in between."""
+    lanes = [Lane(shift, name) for name in sorted(shift.delivery.destinations)]
     shift.busy.update(shift.delivery.destinations)
-    with ThreadPoolExecutor(len(shift.delivery.destinations), thread_name_prefix="relay") as pool:
-        running = [pool.submit(Lane(shift, name).run) for name in sorted(shift.delivery.destinations)]
+    listener = Listener(shift.engine, lanes) if shift.resident else None
+    with ThreadPoolExecutor(2 * len(lanes), thread_name_prefix="relay") as pool:
+        running = [pool.submit(lane.run) for lane in lanes]
         try:
-            wait(running, return_when=FIRST_EXCEPTION)
+            while not wait(running, timeout=_LOOK, return_when=FIRST_EXCEPTION).done >= set(running):
+                if any(lane.done() and lane.exception() for lane in running):
+                    break
+                if shift.has_lost_to_retry() and not shift.over():
+                    _retry_lost(shift, lanes, pool)
+        finally:
+            # Told to end while it waits, or failed: the lanes give back what they have not begun.
             if not all(lane.done() for lane in running):
                 shift.stop.set()
-        except BaseException:
-            # Told to end while it waits; the lanes give back what they have not begun.
-            shift.stop.set()
-            raise
-    return sum(lane.result() for lane in running)
+            for lane in lanes:
+                lane.call()
+            if listener is not None:
+                listener.close()
+    for one in running:
+        one.result()
 
 
-def _retry_lost(shift: Shift) -> None:
-    """Try events whose holders went away, one by one, while nothing else of this process is in flight.
+def _retry_lost(shift: Shift, lanes: Sequence[Lane], pool: ThreadPoolExecutor) -> None:
+    """Try events whose holders went away, one by one, while as little else of this process is in flight as can be.
 
     An event that ends the process that delivers it must take no others along: it would use up their attempts with its
-    own. Alone it uses up its own only, and is dead in the end.
+    own. Alone it uses up its own only, and is dead in the end. Whatever it is, it shows at once: an attempt that takes
+    its time goes on beside the others.
     """
-    until = time.monotonic() + _RETRYING
-    with shift.autocommit() as connection:
-        for lost in sorted(shift.lost, key=lambda one: one.id):
+    shift.pause.set()
+    try:
+        until = time.monotonic() + _ALONE
+        for lane in lanes:
+            lane.call()
+        for lane in lanes:
+            lane.quiet.wait(max(until - time.monotonic(), 0))
+        until, slow = time.monotonic() + _RETRYING, set[str]()
+        for lost in shift.take_lost():
+            if lost.to in slow:
+                continue
             if shift.over() or time.monotonic() >= until:
                 break
-            wanted = shift.wanted(connection, shift.delivery.route(lost.event_type).destination, anew=True)
-            if lost.event_type not in wanted.types:
-                continue
-            claimed = claiming.claim_lost(connection, wanted, lost)
-            if claimed is not None:
-                for one in shift.begin(connection, [claimed]):
-                    shift.end(connection, [shift.send(one)])
-    shift.retried()
+            trying = pool.submit(_retry, shift, lost)
+            if not wait([trying], timeout=_ALONE).done:
+                slow.add(lost.to)
+            elif trying.exception() is not None:
+                _LOG.warning("Event %s, which was left behind, is tried later: %s", lost.id, trying.exception())
+                break
+    finally:
+        shift.retried()
+        for lane in lanes:
+            lane.call()
+
+
+def _retry(shift: Shift, lost: Lost) -> None:
+    pace = shift.paces[lost.to]
+    with shift.autocommit() as connection:
+        shift.know(connection, anew=True)
+        trying = pace.condition.is_open
+        if trying and not pace.probe(connection, shift.leases[lost.to]):
+            return
+        try:
+            wanted = shift.wanted(connection, lost.to, anew=False)
+            may_go = lost.event_type in wanted.types
+            claimed = claiming.claim_lost(connection, wanted, lost) if may_go else None
+            ready = () if claimed is None else shift.begin(connection, [claimed])
+            if ready:
+                ended = shift.send(ready[0])
+                shift.end(connection, [ended])
+        finally:
+            if trying and pace.probing:
+                pace.forgo(connection)
 
 
 _LEFT = text("""
     SELECT count(*) FROM (
         SELECT FROM outbox_event WHERE ended_at IS NULL AND available_at <= statement_timestamp() LIMIT 100000
     ) AS due
+""")
+
+_RESIDENT = text("""
+    SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name)
 """)

@@ -24,7 +24,8 @@ class Claimed:
 
     `doubt`: for how many seconds it had been in doubt when it was claimed, None: it was not. `destination`: who may
     have it where it is in doubt. `at`: when the claim was asked for, on this process's monotonic clock, so that
-    everything counted from it errs on the safe side.
+    everything counted from it errs on the safe side. `to`: the destination that it was claimed for. `age`: for how many
+    seconds it had been tried. `lost`: how many of its last holders went away with it.
     """
 
     id: int
@@ -33,14 +34,18 @@ class Claimed:
     doubt: float | None
     destination: str
     at: float
+    to: str = ""
+    age: float = 0.0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An event whose holder let the lease run out."""
+    """An event whose holder let the lease run out; `to`: the destination of the look that found it."""
 
     id: int
     event_type: str
+    to: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,8 @@ def claim_oldest(connection: Connection, wanted: Wanted, size: int, window: int)
     window = math.ceil(window / len(wanted.types))
     at = time.monotonic()
     rows = connection.execute(_CLAIM_OLDEST, {**wanted.parameters, "size": size, "window": window}).all()
-    claimed = _claimed(rows, at)
-    return Look(claimed, _lost(rows[0]), blocked=rows[0].full and len(claimed) < size)
+    claimed = _claimed(rows, at, wanted)
+    return Look(claimed, _lost(rows[0], wanted), blocked=rows[0].full and len(claimed) < size)
 
 
 def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Round) -> Look:
@@ -100,17 +105,17 @@ def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Rou
         "after_id": walk.after[1],
     }
     rows = connection.execute(_CLAIM_SCATTERED, values).all()
-    claimed = _claimed(rows, at)
+    claimed = _claimed(rows, at, wanted)
     # What was visited behind the last that was wanted comes next.
     walk.closed = rows[0].visited < VISITED and len(claimed) < size
     walk.after = ("", "") if walk.closed else (rows[0].last_type, rows[0].last_id)
-    return Look(claimed, _lost(rows[0]))
+    return Look(claimed, _lost(rows[0], wanted))
 
 
 def claim_lost(connection: Connection, wanted: Wanted, lost: Lost) -> Claimed | None:
     """Claim an event whose holder let the lease run out; None when somebody else has by now."""
     at = time.monotonic()
-    claimed = _claimed(connection.execute(_CLAIM_LOST, {**wanted.parameters, "id": lost.id}).all(), at)
+    claimed = _claimed(connection.execute(_CLAIM_LOST, {**wanted.parameters, "id": lost.id}).all(), at, wanted)
     return claimed[0] if claimed else None
 
 
@@ -120,7 +125,7 @@ def give_back(connection: Connection, unsent: Sequence[Claimed]) -> None:
     connection.execute(_GIVE_BACK, values)
 
 
-def _claimed(rows: Sequence[Sequence[Any]], at: float) -> tuple[Claimed, ...]:
+def _claimed(rows: Sequence[Sequence[Any]], at: float, wanted: Wanted) -> tuple[Claimed, ...]:
     # By position, in the order of _taking: names would cost more than the objects.
     return tuple(
         Claimed(
@@ -132,6 +137,9 @@ def _claimed(rows: Sequence[Sequence[Any]], at: float) -> tuple[Claimed, ...]:
             doubt,
             destination,
             at,
+            wanted.destination,
+            age or 0.0,
+            lost,
         )
         for (
             key,
@@ -146,14 +154,17 @@ def _claimed(rows: Sequence[Sequence[Any]], at: float) -> tuple[Claimed, ...]:
             counted,
             doubt,
             destination,
+            age,
+            lost,
             *_,
         ) in rows
         if key is not None
     )
 
 
-def _lost(row: Row[Any]) -> tuple[Lost, ...]:
-    return tuple(Lost(*one) for one in zip(row.lost_ids or (), row.lost_types or (), strict=True))
+def _lost(row: Row[Any], wanted: Wanted) -> tuple[Lost, ...]:
+    found = zip(row.lost_ids or (), row.lost_types or (), strict=True)
+    return tuple(Lost(key, event_type, wanted.destination) for key, event_type in found)
 
 
 # Whoever comes first has the row; once it is locked, it is judged anew as it is then. A head remains one meanwhile.
@@ -163,19 +174,20 @@ _LOCK = """
 """
 
 
-def _taking(source: str, doubt: str = "event.doubtful_since") -> str:
+def _taking(source: str, doubt: str = "event.doubtful_since", also: str = "") -> str:
     return f"""
         UPDATE outbox_event AS event
         SET state = 'INFLIGHT', owner = CAST(:owner AS text), attempts = event.attempts + 1,
             lease_until = clock_timestamp() + make_interval(secs => CAST(:lease AS float)),
             first_attempt_at = coalesce(event.first_attempt_at, clock_timestamp()), doubtful_since = {doubt},
             destination = CASE WHEN {doubt} IS NULL THEN CAST(:destination AS text)
-                ELSE coalesce(event.destination, CAST(:destination AS text)) END
+                ELSE coalesce(event.destination, CAST(:destination AS text)) END {also}
         FROM {source}
         WHERE event.id = {source}.id
         RETURNING event.id, event_id, event.event_type, event.aggregate_type, event.aggregate_id,
             CAST(payload AS text) AS data, occurred_at, body, attempts, attempts - attempts_forgiven AS counted,
-            CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt, destination
+            CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt, destination,
+            CAST(extract(epoch FROM clock_timestamp() - tried_since) AS float) AS age, lost
     """
 
 
@@ -220,10 +232,18 @@ _DOUBT_OF_LOST = """
         THEN clock_timestamp() END)
 """
 
+# Nobody can say how the attempt ended, only that it was made, and by whom.
+_COUNT_LOST = ", lost = event.lost + 1, tried_since = coalesce(event.tried_since, event.lease_until)"
+
 _CLAIM_LOST = text(f"""
     WITH found AS MATERIALIZED (
-        SELECT id FROM outbox_event WHERE id = CAST(:id AS bigint) AND {IS_LOST} FOR UPDATE SKIP LOCKED
-    ) {_taking("found", _DOUBT_OF_LOST)}
+        SELECT id, attempts AS lost_attempt, owner AS lost_owner, destination AS lost_destination, lease_until AS ended
+        FROM outbox_event WHERE id = CAST(:id AS bigint) AND {IS_LOST} FOR UPDATE SKIP LOCKED
+    ), kept AS (
+        INSERT INTO outbox_attempt (outbox_id, attempt, ended_at, owner, destination, outcome, error)
+        SELECT id, lost_attempt, ended, lost_owner, lost_destination, 'lost', 'Its relay went away with it.' FROM found
+        ON CONFLICT DO NOTHING
+    ) {_taking("found", _DOUBT_OF_LOST, _COUNT_LOST)}
 """)
 
 # Not begun, so not tried, unless an earlier attempt ended or was lost. Ended ones may all be forgiven by now.

@@ -7,20 +7,25 @@ operators by an alert, the stop of a destination that is gone) are written in on
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.alerts import ALERT, Alert, alert_all, alert_once
 from ticketflow_orch.database import transaction
+from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.delivery.preparing import EventKind, Fate, Recorded
 from ticketflow_orch.relay.claiming import Claimed
+
+if TYPE_CHECKING:
+    from ticketflow_orch.relay.pacing import Failing
 
 _LONGEST_TEXT = 2_000
 _TOLD = {"DEAD": "OutboxEventDead", "IN_DOUBT": "OutboxEventInDoubt", "HELD": "OutboxEventHeld"}
@@ -33,12 +38,14 @@ State = Literal["PENDING", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"
 class Backoff:
     """Full jitter: a wait between nothing and `base`, doubled for every further attempt that counts, at most `cap`.
 
-    A receiver's own Retry-After is a lower bound, up to `longest_wish`.
+    A receiver's own Retry-After is a lower bound, up to `longest_wish`. What came when too much came at once waits for
+    `longest_moment` at most.
     """
 
     base: timedelta = timedelta(seconds=5)
     cap: timedelta = timedelta(hours=1)
     longest_wish: timedelta = timedelta(days=1)
+    longest_moment: timedelta = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,7 @@ class Ended:
     `reason` is for people. `doubt`: whether the receiver may have it from this attempt (True), certainly has it not
     (False), or nothing new is known (None). `counts`: whether the attempt counts against the route's limit. `gone`:
     the destination that wants nothing any more. `reconsider_until`: until when a suppressed event is looked at again.
+    `throttled`: it comes again in a moment, since too much came at once.
     """
 
     claimed: Claimed
@@ -58,6 +66,12 @@ class Ended:
     counts: bool = True
     gone: str | None = None
     reconsider_until: datetime | None = None
+    throttled: bool = False
+
+    @property
+    def to(self) -> str:
+        """The destination that it was claimed for."""
+        return self.claimed.to
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +108,12 @@ class Finisher:
             with transaction(self.engine) as connection:
                 done = _write(connection, ends, self.backoff)
                 self._record(connection, done)
-        except Exception:  # noqa: BLE001 - whatever ails one recorder must not keep the others' ends from being written
+        except Exception as error:
+            # Whatever ails one recorder must not keep the others' ends from being written; a database that is away ails
+            # all of them, for a moment.
+            fault = database_fault(error)
+            if fault is not None and fault.is_transient:
+                raise
             if len(ends) == 1:
                 _LOG.exception("The end of event %s cannot be recorded.", ends[0].claimed.message.event_id)
                 return Counter(unrecorded=1)
@@ -116,6 +135,15 @@ class Finisher:
             told = {"destination": destination, "reason": end.reason}
             key = f"{destination} {since.isoformat()}"
             alert_once(connection, Alert("DestinationGone", key, told, subject=destination), now)
+
+
+def tell_of_destination(engine: Engine, failing: Failing, now: datetime) -> None:
+    """Alert of a destination that has failed for long, once for each time that it does."""
+    told = {"destination": failing.destination, "failing_since": failing.since.isoformat(), "error": failing.error}
+    key = f"{failing.destination} {failing.since.isoformat()}"
+    alert = Alert("DestinationFailing", key, told, subject=failing.destination)
+    with transaction(engine) as connection:
+        alert_once(connection, alert, now)
 
 
 def record(connection: Connection, kinds: Mapping[str, EventKind], recorded: Sequence[Recorded]) -> None:
@@ -193,12 +221,24 @@ def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> l
             "doubts": [end.doubt for end in ends],
             "count": [end.counts for end in ends],
             "reconsider": [end.reconsider_until for end in ends],
+            "throttled": [end.throttled for end in ends],
+            "destinations": [end.to for end in ends],
+            "outcomes": [_outcome(end) for end in ends],
+            "took": [time.monotonic() - end.claimed.at for end in ends],
+            "longest_moment": backoff.longest_moment.total_seconds(),
             "base": backoff.base.total_seconds(),
             "cap": backoff.cap.total_seconds(),
             "longest_wish": backoff.longest_wish.total_seconds(),
         }
         rows = connection.execute(_ENDED, values)
     return [by_id[event_id] for event_id in rows.scalars()]
+
+
+def _outcome(end: Ended) -> str | None:
+    """How the attempt ended, where one was made that its event's own row will not tell of."""
+    if end.state in {"DELIVERED", "SUPPRESSED", "HELD"}:
+        return None
+    return "none" if end.outcome is None else end.outcome.verdict.value
 
 
 def _fence(ends: Sequence[Ended]) -> dict[str, object]:
@@ -209,7 +249,7 @@ def _fence(ends: Sequence[Ended]) -> dict[str, object]:
 _DELIVERED = text("""
     UPDATE outbox_event AS event
     SET state = 'DELIVERED', ended_at = clock_timestamp(), available_at = NULL, lease_until = NULL, owner = NULL,
-        last_attempt_at = clock_timestamp(), last_error = NULL, last_response = mine.response
+        last_attempt_at = clock_timestamp(), last_error = NULL, last_response = mine.response, last_owner = event.owner
     FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:responses AS text[]))
         AS mine (id, attempt, response)
     WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
@@ -217,12 +257,19 @@ _DELIVERED = text("""
 """)
 
 # A doubt that an earlier attempt left is not cleared by a later one that was refused. What is held at its first attempt
-# was not tried.
+# was not tried. What nothing reached keeps its turn: its destination is left alone as a whole.
 _ENDED = text("""
+    WITH done AS (
     UPDATE outbox_event AS event
-    SET state = mine.state, owner = NULL, lease_until = NULL, last_attempt_at = clock_timestamp(),
+    SET state = mine.state, owner = NULL, lease_until = NULL, last_attempt_at = clock_timestamp(), lost = 0,
+        last_owner = event.owner,
+        tried_since = CASE WHEN mine.outcome IS NULL THEN tried_since
+            ELSE coalesce(tried_since, clock_timestamp() - make_interval(secs => mine.took)) END,
         attempts_forgiven = attempts_forgiven + CAST(NOT mine.counts AS integer),
-        available_at = CASE WHEN mine.state <> 'PENDING' THEN NULL WHEN NOT mine.counts THEN available_at
+        available_at = CASE WHEN mine.state <> 'PENDING' THEN NULL
+            WHEN mine.throttled THEN clock_timestamp() + make_interval(secs => random() * least(
+                CAST(:longest_moment AS float), CAST(:base AS float) * power(2, least(attempts - 1, 6))))
+            WHEN NOT mine.counts THEN available_at
             ELSE clock_timestamp() + make_interval(secs => greatest(
                 random() * least(CAST(:cap AS float),
                     CAST(:base AS float) * power(2, least(attempts - attempts_forgiven - 1, 30))),
@@ -236,10 +283,21 @@ _ENDED = text("""
         reconsider_until = mine.reconsider_until
     FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:states AS text[]),
             CAST(:reasons AS text[]), CAST(:responses AS text[]), CAST(:wishes AS float[]),
-            CAST(:doubts AS boolean[]), CAST(:count AS boolean[]), CAST(:reconsider AS timestamptz[]))
-        AS mine (id, attempt, state, reason, response, wish, doubt, counts, reconsider_until)
+            CAST(:doubts AS boolean[]), CAST(:count AS boolean[]), CAST(:reconsider AS timestamptz[]),
+            CAST(:throttled AS boolean[]), CAST(:destinations AS text[]), CAST(:outcomes AS text[]),
+            CAST(:took AS float[]))
+        AS mine (id, attempt, state, reason, response, wish, doubt, counts, reconsider_until, throttled, destination,
+            outcome, took)
     WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
-    RETURNING event.id
+    RETURNING event.id, mine.attempt, mine.took, last_owner, mine.destination, mine.outcome, mine.reason, mine.response
+    ), kept AS (
+        INSERT INTO outbox_attempt (outbox_id, attempt, began_at, owner, destination, outcome, error, response)
+        SELECT id, attempt, clock_timestamp() - make_interval(secs => took), last_owner, destination, outcome, reason,
+            response
+        FROM done WHERE outcome IS NOT NULL
+        ON CONFLICT DO NOTHING
+    )
+    SELECT id FROM done
 """)
 
 _STOP = text("""

@@ -13,11 +13,13 @@ statements to know that nothing may go, and a hundred thousand blocked events of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.delivery.configuration import Delivery
+from ticketflow_orch.delivery.configuration import Delivery, Route
+from ticketflow_orch.relay.conditions import WELL, Condition, conditions
 
 VISITED = 2_000
 PROBED = 10_000
@@ -37,19 +39,33 @@ PLANNED_AS_EVER = "; ".join(f"RESET {name}" for name in _PLANNING)
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The types of all events that have not ended, and what is stopped."""
+    """The types of all events that have not ended, what is stopped, and how each destination does."""
 
     types: tuple[str, ...]
     stopped_types: frozenset[str]
     stopped_destinations: frozenset[str]
+    conditions: Mapping[str, Condition] = field(default_factory=dict)
 
-    def claimable(self, delivery: Delivery, destination: str) -> tuple[str, ...]:
-        """The types whose events may go to `destination` now."""
+    def claimable(self, delivery: Delivery, destination: str, *, trying: bool = False) -> tuple[str, ...]:
+        """The types whose events may go to `destination` now; `trying`: one may, though it fails."""
+        if self.condition(destination).rests and not trying:
+            return ()
         return tuple(
             kind
             for kind in self.types
-            if delivery.route(kind).destination == destination and not self.is_stopped(kind, destination)
+            if self._goes(delivery.route(kind), destination) and not self.is_stopped(kind, destination)
         )
+
+    def _goes(self, route: Route, destination: str) -> bool:
+        if route.destination == destination:
+            return True
+        # The other way is for as long as the first is closed.
+        second = route.otherwise is not None and route.otherwise.destination == destination
+        return second and (route.destination in self.stopped_destinations or self.condition(route.destination).is_away)
+
+    def condition(self, destination: str) -> Condition:
+        """How `destination` does."""
+        return self.conditions.get(destination, WELL)
 
     def is_stopped(self, event_type: str, destination: str) -> bool:
         """Whether nothing of `event_type`, or nothing to `destination`, is to be sent."""
@@ -69,12 +85,14 @@ class Round:
 
 
 def waiting(connection: Connection) -> Waiting:
-    """What there is to deliver at all: one index probe a type."""
+    """What there is to deliver at all: one index probe a type; and how the destinations do."""
+    known = conditions(connection)
     rows = connection.execute(_WAITING).all()
     return Waiting(
         types=tuple(row.name for row in rows if row.what == "TYPE"),
         stopped_types=frozenset(row.name for row in rows if row.what == "EVENT_TYPE"),
         stopped_destinations=frozenset(row.name for row in rows if row.what == "DESTINATION"),
+        conditions=known,
     )
 
 

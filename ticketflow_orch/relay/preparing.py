@@ -19,6 +19,8 @@ from ticketflow_orch.relay.finishing import Ended
 from ticketflow_orch.relay.sending import given_up, judge
 
 _LOG = logging.getLogger(__name__)
+# So many holders in a row may go away with an event; the next one would.
+HOLDERS = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +45,14 @@ def prepare(engine: Engine, delivery: Delivery, kinds: Mapping[str, EventKind], 
     """
     ready = Ready()
     for event_type, same in groupby(sorted(claimed, key=_type), key=_type):
-        route, kind = delivery.route(event_type), kinds.get(event_type)
+        route, kind = delivery.route_to(event_type, claimed[0].to), kinds.get(event_type)
         events, ended = [], []
         for one in same:
             # Its holders went away at every single attempt. Whatever it is that ends them, it must not run again.
-            if one.counted > route.attempts:
-                reason = f"It was begun {one.counted - 1} times already; its route allows {route.attempts}."
+            allowed = HOLDERS if route.attempts is None else route.attempts
+            begun = one.lost if route.attempts is None else one.counted - 1
+            if begun >= allowed:
+                reason = f"It was begun {begun} times already; its route allows {allowed}."
                 ended.append(Ended(one, given_up(route, one.doubt is not None), reason=reason, counts=False))
             else:
                 events.append(one)
@@ -66,7 +70,7 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
         return Ready()
     try:
         with transaction(engine) as connection:
-            route = delivery.route(_type(claimed[0]))
+            route = delivery.route_to(_type(claimed[0]), claimed[0].to)
             ready = _guarded(connection, kind.guard, claimed) if kind.guard else Ready(tuple(claimed))
             if kind.preparer and ready.events:
                 ready = Ready((), ready.ended) + _ask(connection, kind.preparer, ready.events, route)
@@ -81,7 +85,16 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
         message = claimed[0].message
         _LOG.exception("Event %s (%s) cannot be prepared.", message.event_id, message.event_type)
         reason = f"It could not be prepared: {type(error).__name__}: {error}"
-        return Ready((), (judge(claimed[0], delivery.route(message.event_type), Outcome(Verdict.REFUSED, reason)),))
+        return Ready(
+            (),
+            (
+                judge(
+                    claimed[0],
+                    delivery.route_to(message.event_type, claimed[0].to),
+                    Outcome(Verdict.REFUSED, reason, own_fault=True),
+                ),
+            ),
+        )
 
 
 def _guarded(connection: Connection, guard: Guard, claimed: Sequence[Claimed]) -> Ready:

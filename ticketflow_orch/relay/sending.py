@@ -69,24 +69,34 @@ def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> C
 def judge(claimed: Claimed, route: Route, outcome: Outcome) -> Ended:
     """What becomes of `claimed` after the answer `outcome`."""
     refused = None if claimed.doubt is not None else False
+    state: State
     match outcome.verdict:
         case Verdict.DELIVERED:
             return Ended(claimed, "DELIVERED", outcome)
-        case Verdict.REJECTED:
-            return Ended(claimed, "DEAD", outcome, outcome.error, refused)
         case Verdict.GONE:
             return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, gone=route.destination)
-        case Verdict.REFUSED:
-            return Ended(claimed, _next(claimed, route, claimed.doubt is not None), outcome, outcome.error, refused)
-        case Verdict.UNKNOWN if route.remembers == timedelta(0) and route.in_doubt == "hold":
-            # Sending it once more is out of the question already.
-            return Ended(claimed, "IN_DOUBT", outcome, outcome.error, doubt=True)
+        case Verdict.THROTTLED:
+            # However long it lasts: the destination takes others meanwhile, or operators are told that it fails.
+            return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, throttled=True)
         case Verdict.UNKNOWN:
-            return Ended(claimed, _next(claimed, route, True), outcome, outcome.error, doubt=True)
+            # Where sending it once more is out of the question already, it is a person's.
+            held = route.remembers == timedelta(0) and route.in_doubt == "hold"
+            state = "IN_DOUBT" if held else _next(claimed, route, True)
+            return Ended(claimed, state, outcome, outcome.error, doubt=True)
+        case Verdict.REJECTED:
+            return Ended(claimed, "DEAD", outcome, outcome.error, refused)
+        case Verdict.REFUSED | Verdict.UNREACHED:
+            counts = outcome.verdict is Verdict.REFUSED
+            state = _next(claimed, route, claimed.doubt is not None, counts=counts)
+            return Ended(claimed, state, outcome, outcome.error, refused, counts=counts)
 
 
-def _next(claimed: Claimed, route: Route, doubtful: bool) -> State:
-    return given_up(route, doubtful) if claimed.counted >= route.attempts else "PENDING"
+def _next(claimed: Claimed, route: Route, doubtful: bool, *, counts: bool = True) -> State:
+    used_up = counts and route.attempts is not None and claimed.counted >= route.attempts
+    age = claimed.age + time.monotonic() - claimed.at
+    # The first attempt of all is not the last one too, however long it took.
+    too_old = claimed.age > 0 and age >= route.gives_up_after.total_seconds()
+    return given_up(route, doubtful) if used_up or too_old else "PENDING"
 
 
 def given_up(route: Route, doubtful: bool) -> State:

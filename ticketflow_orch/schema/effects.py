@@ -44,6 +44,9 @@ outbox_event = table(
     text_column("destination", nullable=True),
     instant("reconsider_until", nullable=True),
     CheckConstraint("reconsider_until IS NULL OR state = 'SUPPRESSED'", name="outbox_event_reconsider_until_check"),
+    instant("tried_since", nullable=True),
+    count("lost", sa.Integer),
+    text_column("last_owner", nullable=True),
     CheckConstraint("attempts_forgiven BETWEEN 0 AND attempts", name="outbox_event_attempts_forgiven_check"),
     one_of("state", "PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"),
     *(exactly_when(name, "state = 'INFLIGHT'") for name in ("lease_until", "owner")),
@@ -57,6 +60,31 @@ outbox_event = table(
 )
 
 outbox_event_type = table("outbox_event_type", text_column("name", primary_key=True))
+
+outbox_attempt = table(
+    "outbox_attempt",
+    column("outbox_id", sa.BigInteger, primary_key=True),
+    column("attempt", sa.Integer, primary_key=True),
+    instant("began_at", nullable=True),
+    stamp("ended_at"),
+    text_column("owner", nullable=True),
+    text_column("destination", nullable=True),
+    text_column("outcome"),
+    text_column("error", nullable=True),
+    text_column("response", nullable=True),
+)
+
+delivery_destination = table(
+    "delivery_destination",
+    text_column("name", primary_key=True),
+    instant("failing_since", nullable=True),
+    count("pauses", sa.Integer, CheckConstraint("pauses >= 0")),
+    *(instant(name, nullable=True) for name in ("open_until", "probe_until", "paused_until")),
+    column("rate", sa.Numeric, CheckConstraint("rate > 0"), nullable=True),
+    column("ceiling", sa.Numeric, nullable=True),
+    *(instant(name, nullable=True) for name in ("throttled_at", "rate_at", "next_at")),
+    text_column("last_error", nullable=True),
+)
 
 delivery_stop = table(
     "delivery_stop",
