@@ -39,9 +39,9 @@ class Backlog:
 
 def read_backlog(connection: Connection) -> Backlog:
     """The backlog now: one index probe a type, and one for each event that is counted."""
-    found = connection.execute(_BACKLOG).one()
+    found = connection.execute(_BACKLOG).mappings().one()
     failing = tuple((row.name, row.failing_since, row.last_error or "") for row in connection.execute(_FAILING))
-    return Backlog(*found, retried=connection.execute(_RETRIED).scalar_one(), failing=failing)
+    return Backlog(**found, retried=connection.execute(_RETRIED).scalar_one(), failing=failing)
 
 
 def faults(backlog: Backlog, late: timedelta) -> tuple[str, ...]:
@@ -93,7 +93,7 @@ _BACKLOG = text(f"""
             LIMIT {MOST}
         ) AS counted
     )
-    SELECT clock_timestamp(), due_since, number, dead, in_doubt, held FROM oldest, waiting, aside
+    SELECT clock_timestamp() AS at, due_since, number AS waiting, dead, in_doubt, held FROM oldest, waiting, aside
 """)
 
 _FAILING = text("SELECT name, failing_since, last_error FROM delivery_destination WHERE failing_since IS NOT NULL")
