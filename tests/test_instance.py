@@ -140,6 +140,8 @@ def test_the_instance_has_the_settings_that_the_project_relies_on(instance: Dags
     assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
     assert not instance.run_retries_retry_on_asset_or_op_failure
     assert instance.get_settings("retention")["schedule"]["purge_after_days"] > 366
+    assert instance.scheduler is not None
+    assert instance.scheduler.max_tick_retries >= 60, "a cut connection at its tick would cost a daily job its day"  # type: ignore[attr-defined]
     assert instance.get_scheduler_settings()["use_threads"]
     assert instance.get_sensor_settings()["use_threads"]
     assert not instance.telemetry_enabled

@@ -28,10 +28,18 @@ AT = datetime(2026, 6, 2, 4, tzinfo=UTC)
 RULE = "RAISE EXCEPTION E'replica identity missing\\nDETAIL: of buyer@example.com' USING ERRCODE = '55000'"
 
 
-@pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
+@pytest.fixture(scope="module")
+def shared() -> Iterator[dg.DagsterInstance]:
     with dg.instance_for_test() as instance:
         yield instance
+
+
+@pytest.fixture
+def instance(shared: dg.DagsterInstance) -> Iterator[dg.DagsterInstance]:
+    """Shared, since it is dear; without runs."""
+    yield shared
+    for run in shared.get_runs():
+        shared.delete_run(run.run_id)
 
 
 @pytest.fixture
