@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
-from tests.relay.world import NOW, Receiver, add, delivery, event, run, states
+from tests.relay.world import NOW, Receiver, add, change, delivery, event, run, states
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.preparing import EventKind, Prepared, Rendered, Suppressed
 from ticketflow_orch.relay import reconsidering
@@ -85,6 +86,13 @@ def test_every_one_is_looked_at_however_many_there_are(engine: Engine, monkeypat
     with engine.connect() as connection:
         assert may_go(connection, last, NOW)
     assert reconsider(engine, last, NOW) == 1
+
+
+def test_a_payout_that_is_not_to_be_asked_for_is_never_taken_up(engine: Engine) -> None:
+    add(engine, "a", kind="PayoutRequested")
+    change(engine, "a", "state = 'SUPPRESSED', ended_at = clock_timestamp(), available_at = NULL")
+    with pytest.raises(DBAPIError, match="may not go from SUPPRESSED to PENDING"):
+        change(engine, "a", "state = 'PENDING', ended_at = NULL, available_at = clock_timestamp()")
 
 
 def test_to_ask_whether_any_may_go_writes_nothing(engine: Engine) -> None:

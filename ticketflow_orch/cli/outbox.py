@@ -135,7 +135,7 @@ def resolve(
         str, typer.Option("--as", help="delivered, again (it was not: send it once more), dead or dropped.")
     ],
 ) -> None:
-    """Say what became of an event that is in doubt or dead, or drop one that is held."""
+    """Say what became of an event in doubt or dead, drop one that is held, take up one that is suppressed."""
     from typing import cast, get_args
 
     from ticketflow_orch import outbox_desk

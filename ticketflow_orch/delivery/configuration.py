@@ -39,6 +39,8 @@ WhenDead = Literal["block", "skip"]
 InDoubt = Literal["resend", "hold", "look_up"]
 # Without a file of their own all events are only written down.
 UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
+# To who holds a ticket; where nothing else is said the notices go where the reminders go.
+_REMINDERS, _NOTICES = "ReminderDue", ("EventCancelled", "ReminderChanged")
 # In TICKETFLOW_HOME, for whatever process works there.
 HOME_FILE = "delivery.toml"
 # What the configuration calls the types that tell operators of something, and where those go that cannot go there.
@@ -215,6 +217,9 @@ def _with_second_ways(routes: Mapping[str, Route], tables: _Document) -> tuple[M
         for kind, route in routes.items()
         if kind not in {"default", ALERTS_ROUTE}
     }
+    if _REMINDERS in named:
+        # Whoever is reminded by mail is told by mail what changed since.
+        named = dict.fromkeys(_NOTICES, named[_REMINDERS]) | named
     return named, with_second(alerts)
 
 

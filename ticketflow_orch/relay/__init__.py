@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import OperationalError
 
 from ticketflow_orch import clock
 from ticketflow_orch.delivery.configuration import Delivery
@@ -142,7 +143,11 @@ def drain(
         resident=resident,
         patience_with=patience_with or Patience(),
     )
-    reconsider(engine, kinds, now())
+    try:
+        reconsider(engine, kinds, now())
+    except OperationalError:
+        # The database is away, which a drain that stays outlasts; the next one looks again.
+        _LOG.warning("What was kept back could not be looked at again.", exc_info=True)
     _work(shift)
     with engine.connect() as connection:
         left = connection.execute(_LEFT).scalar_one()

@@ -20,12 +20,13 @@ ALTER TABLE outbox_event
     ADD CONSTRAINT outbox_event_reconsider_until_check CHECK (reconsider_until IS NULL OR state = 'SUPPRESSED')
         NOT VALID;
 CREATE OR REPLACE TRIGGER outbox_event_transition AFTER UPDATE OF state ON outbox_event FOR EACH ROW
-    WHEN (OLD.state <> NEW.state AND (OLD.state, NEW.state) NOT IN (
+    WHEN (OLD.state <> NEW.state AND (OLD.state = 'SUPPRESSED' AND NEW.event_type = 'PayoutRequested'
+        OR (OLD.state, NEW.state) NOT IN (
         ('PENDING', 'INFLIGHT'), ('INFLIGHT', 'DELIVERED'), ('INFLIGHT', 'PENDING'), ('INFLIGHT', 'DEAD'),
         ('INFLIGHT', 'IN_DOUBT'), ('INFLIGHT', 'SUPPRESSED'), ('INFLIGHT', 'HELD'), ('PENDING', 'HELD'),
         ('PENDING', 'SUPPRESSED'), ('PENDING', 'DEAD'), ('DEAD', 'PENDING'), ('DEAD', 'DELIVERED'),
         ('DEAD', 'SUPPRESSED'), ('HELD', 'PENDING'), ('HELD', 'SUPPRESSED'), ('IN_DOUBT', 'PENDING'),
-        ('IN_DOUBT', 'DELIVERED'), ('IN_DOUBT', 'DEAD'), ('IN_DOUBT', 'SUPPRESSED'), ('SUPPRESSED', 'PENDING')))
+        ('IN_DOUBT', 'DELIVERED'), ('IN_DOUBT', 'DEAD'), ('IN_DOUBT', 'SUPPRESSED'), ('SUPPRESSED', 'PENDING'))))
     EXECUTE FUNCTION refuse_transition('state');
 CREATE OR REPLACE TRIGGER outbox_event_body_frozen AFTER UPDATE OF body ON outbox_event FOR EACH ROW
     WHEN (OLD.body IS NOT NULL AND OLD.body IS DISTINCT FROM NEW.body
