@@ -12,9 +12,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import OperationalError
@@ -205,15 +206,16 @@ def _retry_lost(shift: Shift, lanes: Sequence[Lane], pool: ThreadPoolExecutor) -
             lane.call()
         for lane in lanes:
             lane.quiet.wait(max(until - time.monotonic(), 0))
-        until, slow = time.monotonic() + _RETRYING, set[str]()
+        until = time.monotonic() + _RETRYING
         for lost in shift.take_lost():
-            if lost.to in slow:
+            if lost.to in shift.slow:
                 continue
             if shift.over() or time.monotonic() >= until:
                 break
             trying = pool.submit(_retry, shift, lost)
             if not wait([trying], timeout=_ALONE).done:
-                slow.add(lost.to)
+                shift.slow.add(lost.to)
+                trying.add_done_callback(partial(_no_longer_slow, shift, lost.to))
             elif trying.exception() is not None:
                 _LOG.warning("Event %s, which was left behind, is tried later: %s", lost.id, trying.exception())
                 break
@@ -221,6 +223,10 @@ def _retry_lost(shift: Shift, lanes: Sequence[Lane], pool: ThreadPoolExecutor) -
         shift.retried()
         for lane in lanes:
             lane.call()
+
+
+def _no_longer_slow(shift: Shift, destination: str, _: Future[None]) -> None:
+    shift.slow.discard(destination)
 
 
 def _retry(shift: Shift, lost: Lost) -> None:

@@ -73,7 +73,7 @@ class Lane:
         """Deliver until nothing is due anywhere, or the shift ends; a database that is away is waited for.
 
         Raises:
-            SQLAlchemyError: the database refuses, or is away when the shift ends.
+            SQLAlchemyError: the database refuses, or is away when the time of the shift is over.
         """
         failures = 0
         while True:
@@ -86,7 +86,10 @@ class Lane:
                     raise
                 failures = failures + 1 if time.monotonic() - began < _AWAY[1] else 1
                 wait = min(_AWAY[0] * 2 ** (failures - 1), _AWAY[1]) * random.uniform(0.5, 1)  # noqa: S311 - jitter
-                if self._shift.stop.wait(wait) or self._shift.over():
+                if self._shift.stop.wait(wait):
+                    # It was told to end, and what it had in hand is written down or left to its lease.
+                    return
+                if self._shift.over():
                     raise
                 _LOG.warning("Deliveries to %s begin anew: %s", self._destination, fault.sentence)
             else:

@@ -113,6 +113,6 @@ _TAKE_UP = text("""
     )
     UPDATE outbox_event AS event
     SET state = 'PENDING', ended_at = NULL, reconsider_until = NULL, available_at = clock_timestamp(),
-        attempts_forgiven = attempts
+        attempts_forgiven = attempts, tried_since = NULL, lost = 0
     FROM free WHERE event.id = free.id
 """)

@@ -39,8 +39,8 @@ class Shift:
     `limits`: how many seconds an attempt at each destination may take at most; `leases`: how long a claim lasts, which
     may wait to be begun as well. `agreed`: raises where the shift may not go on. `pause`: the lanes are to begin
     nothing because lost events wait to be tried, which must happen while as little as can be is in flight. `gone`: the
-    destinations that said that they want nothing any more. `resident`: what comes later is waited for. `ended`: grows
-    whenever something has ended.
+    destinations that said that they want nothing any more; `slow`: those at which a lost event has been tried for a
+    while. `resident`: what comes later is waited for. `ended`: grows whenever something has ended.
     """
 
     engine: Engine
@@ -58,6 +58,7 @@ class Shift:
     pause: threading.Event = field(default_factory=threading.Event)
     lost: set[Lost] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
+    slow: set[str] = field(default_factory=set)
     tally: Counter[str] = field(default_factory=Counter)
     limits: dict[str, float] = field(init=False)
     leases: dict[str, float] = field(init=False)
@@ -147,10 +148,10 @@ class Shift:
         )
 
     def note_lost(self, lost: Sequence[Lost]) -> None:
-        """Remember events whose holders went away."""
+        """Remember events whose holders went away, but where one of them takes long already."""
         if lost:
             with self._lock:
-                self.lost.update(lost)
+                self.lost.update(one for one in lost if one.to not in self.slow)
 
     def has_lost_to_retry(self) -> bool:
         """Whether it is time to try lost events: there are some, and the lanes have worked for a while or have done."""
