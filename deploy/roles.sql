@@ -62,6 +62,9 @@ GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
 GRANT INSERT (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at) ON outbox_event
     TO ticketflow_run;
 GRANT EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) TO ticketflow_run;
+-- Reminders and alerts, which keep anybody from being told twice, go by functions too.
+GRANT EXECUTE ON FUNCTION reminder_prune(timestamptz, bigint, bigint), alert_prune(timestamptz, bigint)
+    TO ticketflow_run;
 
 -- Of an event in the outbox only what its delivery changes.
 GRANT UPDATE (state, available_at, attempts, attempts_forgiven, lease_until, owner, body, first_attempt_at,

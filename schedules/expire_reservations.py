@@ -8,7 +8,9 @@ from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
 from ticketflow_orch import lifecycle
 from ticketflow_orch.database import SHORT_PATIENCE
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.settings import settings
+from ticketflow_orch.two_clocks import judged_at
 
 
 @dg.op(pool="expire_reservations", tags={"kind": "postgres"})
@@ -41,7 +43,12 @@ def expire_reservations_schedule(
 ) -> dg.RunRequest | dg.SkipReason:
     """A run when anything is due, unless one is at work."""
     with database.engine("expire_reservations_schedule") as engine, engine.connect() as connection:
-        rules = lifecycle.LifecycleRules.configured(settings(), clock.now())
+        try:
+            now = judged_at(connection, clock.now(), "expire nothing")
+        except InputError as error:
+            # Health says so too, and a run a minute that fails would say no more.
+            return dg.SkipReason(str(error))
+        rules = lifecycle.LifecycleRules.configured(settings(), now)
         if not lifecycle.reservations_are_due(connection, rules):
             return dg.SkipReason("No reservation is due.")
     return still_running(context, expire_reservations_job.name) or window_request(context)

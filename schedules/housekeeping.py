@@ -1,8 +1,8 @@
 """Housekeeping: every day, what is over and done with goes, from TicketFlow's tables and from Dagster's own."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 
 import dagster as dg
 from sqlalchemy import Engine
@@ -10,22 +10,22 @@ from sqlalchemy import Engine
 from resources import ClockResource, DatabaseResource
 from schedules.audit import audit_job
 from schedules.close_events import close_events_job
+from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs, delete_reports
 from schedules.expire_reservations import expire_reservations, expire_reservations_job
 from schedules.send_reminders import send_reminders, send_reminders_job
 from schedules.windows import DAILY_JOB, once_per_window, still_running, window_request
+from ticketflow_orch.chunked import in_words
 from ticketflow_orch.database import PATIENCE
-from ticketflow_orch.retention import RetentionRules, prune
+from ticketflow_orch.retention import STEPS, RetentionRules
 from ticketflow_orch.settings import settings
 
 # Only those whose windows come by the minute: a day's or a month's claim is kept for ever.
 MINUTE_OPS = (expire_reservations.name, send_reminders.name)
-ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
-_RUNS_AT_ONCE = 100
 
 
 @dg.op(pool="housekeeping", tags={"kind": "postgres"})
 def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
-    """Apply the retention: ended runs of scheduled ops, delivered events, firings, claims of minute jobs."""
+    """Apply the retention: to Dagster's runs, reports and logs, to our events, firings, claims and reminders."""
     with database.engine(f"housekeeping/{context.run_id}", patience=PATIENCE) as engine:
         once_per_window(context, engine, clock.now(), lambda: clean_up(engine, context.instance))
 
@@ -61,26 +61,40 @@ PRUNED_JOBS = (
     housekeeping_job.name,
     audit_job.name,
     "relay_outbox_job",
+    "redrive_outbox_job",
 )
 
 
 def clean_up(engine: Engine, instance: dg.DagsterInstance) -> Mapping[str, int]:
-    """Apply the retention that is configured; how many runs and rows of which kind were deleted."""
+    """Apply the retention that is configured; how many runs and rows of which kind were deleted.
+
+    Raises:
+        dg.Failure: a part of it failed, which is named; all others were done.
+    """
+    now = datetime.now(UTC)
+    runs_before = now - settings().runs_kept
     # A run that is still there finds its window's claim, however late somebody runs it again.
-    kept = max(settings().records_kept, settings().runs_kept)
-    pruned = prune(engine, RetentionRules(kept, MINUTE_OPS))
-    runs = delete_ended_runs(instance, PRUNED_JOBS, datetime.now(UTC) - settings().runs_kept)
-    return {**asdict(pruned), "runs": runs}
-
-
-def delete_ended_runs(instance: dg.DagsterInstance, jobs: Sequence[str], before: datetime) -> int:
-    """Delete the runs of `jobs` that have ended and were created before, with their events and logs; how many."""
-    deleted = 0
-    for job in jobs:
-        ended = dg.RunsFilter(job_name=job, statuses=ENDED, created_before=before)
-        while runs := instance.get_runs(ended, limit=_RUNS_AT_ONCE, ascending=True):
-            for run in runs:
-                instance.compute_log_manager.delete_logs(prefix=[run.run_id])
-                instance.delete_run(run.run_id)
-            deleted += len(runs)
+    rules = RetentionRules(max(settings().records_kept, settings().runs_kept), MINUTE_OPS)
+    deleted: dict[str, int] = {}
+    failed: dict[str, Exception] = {}
+    for what, step in {
+        **{what: partial(step, engine, rules) for what, step in STEPS.items()},
+        "runs": partial(delete_ended_runs, instance, PRUNED_JOBS, runs_before),
+        "reports": partial(delete_reports, instance, runs_before),
+        "evaluation_logs": partial(delete_evaluation_logs, instance, evaluated(instance), runs_before),
+    }.items():
+        try:
+            deleted[what] = step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the others are not to wait for it
+            failed[what] = error
+    if failed:
+        parts = "; ".join(f"{what.replace('_', ' ')}: {in_words(error)}" for what, error in failed.items())
+        raise dg.Failure(f"Not deleted: {parts}. All else was; the next run tries again.") from next(
+            iter(failed.values())
+        )
     return deleted
+
+
+def evaluated(instance: dg.DagsterInstance) -> list[str]:
+    """The names of all schedules and sensors that were ever evaluated here."""
+    return sorted({state.instigator_name for state in instance.all_instigator_state()})

@@ -11,25 +11,31 @@ from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
 from ticketflow_orch.database import SHORT_PATIENCE
 from ticketflow_orch.delivery.kinds import KINDS
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import decided
 from ticketflow_orch.reminders import ReminderRules
 from ticketflow_orch.reminding import is_due, remind
 from ticketflow_orch.retrying import retried
 from ticketflow_orch.settings import settings
+from ticketflow_orch.two_clocks import judged_at
 
 
 @dg.op(pool="send_reminders", tags={"kind": "postgres"})
 def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
     """Queue every reminder that is due, tell what changed since, and take up mails that nothing keeps back any more."""
     with database.engine(f"send_reminders/{context.run_id}", patience=SHORT_PATIENCE) as engine:
-        rules = retried(engine, lambda: _rules(engine, clock.now()))
+        try:
+            rules = retried(engine, lambda: _rules(engine, clock.now()))
+        except InputError as error:
+            raise dg.Failure(str(error)) from error
         work = partial(remind, engine, rules, KINDS, cancellations=settings().mail_cancellations)
         once_per_window(context, engine, rules.now, lambda: asdict(work()))
 
 
 def _rules(engine: Engine, now: datetime) -> ReminderRules:
     with engine.connect() as connection:
-        return ReminderRules.configured(decided(connection, settings()), now)
+        judged = judged_at(connection, now, "remind nobody")
+        return ReminderRules.configured(decided(connection, settings()), judged)
 
 
 @dg.job(tags=MINUTE_JOB, description="Queues the reminders that are due.")
@@ -55,7 +61,11 @@ def send_reminders_schedule(
 ) -> dg.RunRequest | dg.SkipReason:
     """A run when anything is due, unless one is at work."""
     with database.engine("send_reminders_schedule") as engine, engine.connect() as connection:
-        rules = ReminderRules.configured(decided(connection, settings()), clock.now())
+        try:
+            now = judged_at(connection, clock.now(), "remind nobody")
+        except InputError as error:
+            return dg.SkipReason(str(error))
+        rules = ReminderRules.configured(decided(connection, settings()), now)
         if not is_due(connection, rules, KINDS):
             return dg.SkipReason("No reminder is due.")
     return still_running(context, send_reminders_job.name) or window_request(context)

@@ -83,9 +83,9 @@ def once_per_window(
     """
     try:
         firing = firing_of(context)
+        done = run_once(engine, firing, work)
     except InputError as error:
         raise dg.Failure(str(error)) from error
-    done = run_once(engine, firing, work)
     if done.outcome == "DUPLICATE":
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
     bad = [BadRow(**one) for one in done.result.get("bad", ())] if done.status == "DONE" else []

@@ -113,10 +113,10 @@ def test_clocks_that_differ_by_more_than_five_seconds_are_a_problem(difference: 
     assert found(clock_difference=difference / 5.1 * 5) == []
 
 
-def test_clocks_that_differ_by_more_than_a_minute_settle_nothing() -> None:
+def test_clocks_that_differ_by_more_than_a_minute_let_nothing_be_done_that_cannot_be_undone() -> None:
     assert "Nothing is settled" not in found(clock_difference=60.0)[0]
     [line] = found(clock_difference=-60.1)
-    assert line.endswith("check the time synchronization of both. Nothing is settled until then.")
+    assert line.endswith("of both. Nothing is settled, closed, expired or reminded until then.")
 
 
 def test_an_obstacle_is_a_problem_once_it_has_lasted_longer_than_its_patience() -> None:

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine
 
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import execute
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.deadlines import Asked
 from ticketflow_orch.firings import Firing
 from ticketflow_orch.metrics import TicketFlowCollector
 from ticketflow_orch.scheduled_work import run_once
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.situation import Situation, read_situation
 
 SETTINGS = Settings(fixed_clock=instant("2026-06-02T00:00"))
 
@@ -46,6 +56,54 @@ def test_each_scrape_asks_the_database_anew(engine: Engine) -> None:
     assert [labels[2:] for labels in after if labels[0] == "job_firings_24h"] == [("close_events", "ACCEPTED")]
 
 
+def test_where_the_database_is_away_the_one_metric_says_so(engine: Engine) -> None:
+    registry = CollectorRegistry()
+    nowhere = connect_engine(engine.url.set(database="nowhere"), "pytest")
+    registry.register(TicketFlowCollector(nowhere, SETTINGS))
+    assert scrape(registry) == {("up",): 0}
+    nowhere.dispose()
+
+
+def test_a_scrape_ends_in_time_and_the_next_one_waits_for_nothing(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silence = threading.Event()
+    monkeypatch.setattr("ticketflow_orch.metrics.read_situation", lambda *_: silence.wait(30))
+    registry = CollectorRegistry()
+    registry.register(TicketFlowCollector(engine, SETTINGS, longest=0.1))
+    for _ in range(2):
+        assert scrape(registry) == {("up",): 0}
+    silence.set()
+
+
+def test_two_scrapes_at_once_have_one_answer(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[None] = []
+    waited = threading.Event()
+    waiting = threading.Barrier(2, action=waited.set)
+    until = Asked.until
+
+    def once_both_wait(self: Asked[Situation], deadline: float) -> Iterator[Situation]:
+        waiting.wait(30)
+        return until(self, deadline)
+
+    def slowly(*given: Any) -> Situation:
+        asked.append(None)
+        waited.wait(30)
+        return read_situation(*given)
+
+    monkeypatch.setattr("ticketflow_orch.metrics.read_situation", slowly)
+    monkeypatch.setattr(Asked, "until", once_both_wait)
+    registry = CollectorRegistry()
+    registry.register(TicketFlowCollector(engine, SETTINGS))
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(scrape, registry)
+        while not asked:
+            time.sleep(0.01)
+        other = threads.submit(scrape, registry)
+        assert first.result() == other.result()
+    assert first.result()["up",] == len(asked) == 1
+
+
 def test_what_a_registry_is_told_waits_for_no_database() -> None:
     unreachable = None
     CollectorRegistry().register(TicketFlowCollector(unreachable, SETTINGS))  # type: ignore[arg-type]
@@ -55,7 +113,7 @@ def test_every_metric_says_what_it_means(engine: Engine) -> None:
     registry = CollectorRegistry()
     registry.register(TicketFlowCollector(engine, SETTINGS))
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
-    assert len(families) == 19
+    assert len(families) == 26
     assert all(family.documentation.endswith(".") for family in families)
 
 

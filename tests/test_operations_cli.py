@@ -147,6 +147,63 @@ def test_effects_are_those_of_one_thing(home: Path) -> None:
     assert refusal("effects", "--event", "a", "--reservation", "b").startswith("Name one of")
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("outbox", "list"),
+        ("outbox", "stops"),
+        ("claims", "list"),
+        ("reservations", "stuck"),
+        ("reservations", "unticketed"),
+        ("payouts", "list"),
+    ],
+)
+def test_a_list_for_programs_is_a_json_object_a_line_and_nothing_where_nothing_is(
+    engine: Engine, home: Path, command: tuple[str, ...]
+) -> None:
+    assert run(*command, "--json") == []
+
+
+def test_what_is_listed_for_programs_has_the_names_and_values_of_the_database(engine: Engine, home: Path) -> None:
+    add_stuck(engine, public_ref="R-1")
+    run_once(engine, Firing("close_events", instant("2026-06-01T02:30"), "run"), dict)
+    [payment] = map(json.loads, run("reservations", "stuck", "--json"))
+    assert (payment["reservation"], payment["payment_started_at"]) == ("R-1", "2026-05-01T10:14:00+00:00")
+    [claim] = map(json.loads, run("claims", "list", "--json"))
+    assert (claim["job"], claim["state"], claim["lease_until"]) == ("close_events", "COMPLETED", None)
+    [waiting] = map(json.loads, run("outbox", "list", "--json"))
+    assert (waiting["event_type"], waiting["state"]) == ("ReservationPaymentStuck", "PENDING")
+
+
+def test_the_work_of_a_schedule_is_told_or_done_by_hand_and_then_listed(engine: Engine, home: Path) -> None:
+    evening = add_event(
+        engine,
+        add_organization(engine),
+        external_ref="over",
+        starts_at=instant("2026-05-31T20:00"),
+        ends_at=instant("2026-06-01T00:00"),
+    )
+    add_reservation(engine, evening, public_ref="due", expires_at=instant("2026-05-01T10:15"))
+    assert run("work", "expire", "--dry-run") == [
+        "1 reservation would be expired, 0 payments reported as stuck.",
+        "The first: due.",
+    ]
+    assert run("work", "close", "--dry-run")[0] == "1 event would be closed, and 1 reservation of theirs expired."
+    assert run("work", "remind", "--dry-run") == ["24h: 0 reservations would be decided about."]
+    assert run("claims", "list") == ["There is no claim."]
+    assert run("work", "expire") == ["expire_reservations: 1 reservations, 0 stuck, 0 left."]
+    assert run("work", "close") == ["close_events: 1 events, 0 reservations expired, 0 left."]
+    assert run("work", "remind")[0].startswith("send_reminders: 0 queued, 0 skipped")
+    assert len(run("claims", "list", "--json")) == 3
+
+
+def test_health_for_programs_is_one_json_object(home: Path) -> None:
+    result = CliRunner().invoke(cli.app, ["health", "--json"])
+    told = json.loads(result.output)
+    assert (result.exit_code, told["ok"]) == (1, False)
+    assert [line.partition(":")[0] for line in told["problems"]] == ["dagster"]
+
+
 def test_metrics_are_printed_or_written_whole(home: Path, tmp_path: Path) -> None:
     printed = run("metrics")
     file = tmp_path / "ticketflow.prom"
@@ -172,6 +229,15 @@ def test_metrics_are_served_on_this_machine_until_a_signal(home: Path) -> None:
             connection.close()
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=30) == 0
+
+
+def test_a_file_of_metrics_says_that_the_database_is_away(
+    server: EmbeddedServer, scratch: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "ticketflow.prom"
+    with fresh_home(scratch, **variables_for(server.url("absent"), server.url("absent_too"))):
+        assert "absent" in refusal("metrics", "--textfile", str(file))
+    assert [line for line in file.read_text().splitlines() if not line.startswith("#")] == ["ticketflow_up 0.0"]
 
 
 def health() -> tuple[int, list[str]]:
@@ -234,12 +300,25 @@ def test_health_tells_what_a_question_could_not_read_among_all_else(engine: Engi
     assert lines[2].startswith("dagster:")
 
 
-def test_health_gives_up_on_a_database_that_does_not_answer(
+def test_health_names_what_a_lock_keeps_it_from_knowing(
     engine: Engine, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_STATEMENT", "200ms")
+    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_QUESTION", 0.1)
     with engine.connect() as holding:
         holding.execute(text("LOCK TABLE outbox_event"))
         code, lines = health()
     assert code == 1
-    assert any(line.startswith("database: a question had no answer (canceling statement") for line in lines)
+    [line] = [line for line in lines if line.startswith("database: a question had no answer (canceling statement")]
+    assert "nothing is known of delivered, disagreements, latencies, obstacles, outbox" in line
+
+
+def test_health_names_a_pool_that_somebody_paused(engine: Engine, home: Path) -> None:
+    with running(read_settings(), asked=MIGRATING), DagsterInstance.get() as instance:
+        instance.event_log_storage.set_concurrency_slots("payouts", 0)
+        lines = health()[1]
+    assert "pools: paused by a limit of 0: payouts; set it to 1 in the UI: Deployment, Concurrency." in lines
+
+
+def test_health_names_a_disk_that_is_nearly_full(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ticketflow_orch.cli.diagnosis._LEAST_FREE", 1 << 60)
+    assert any(line.startswith("disk: ") and line.endswith("; make room.") for line in health()[1])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -26,11 +28,12 @@ from tests.relay.world import (
     states,
 )
 from tests.rows import instant
-from ticketflow_orch import cli, outbox_desk
+from ticketflow_orch import cli, outbox_bulk, outbox_desk
 from ticketflow_orch.database import transaction
 from ticketflow_orch.delivery.preparing import EventKind, Recorded, Rendered
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox_bulk import Which
 from ticketflow_orch.outbox_desk import Choice, Resolution
 
 
@@ -259,3 +262,78 @@ def test_a_refused_command_says_why_in_one_sentence(home: Path, arguments: tuple
     message = refused(*arguments)
     assert said in message
     assert "\n" not in message
+
+
+def test_many_events_are_chosen_by_type_age_and_error_and_counted_first(engine: Engine) -> None:
+    for name, kind in (("a", "EventClosed"), ("b", "EventClosed"), ("c", "ReservationExpired")):
+        put(engine, name, "DEAD", kind)
+    change(engine, "a", "last_error = '550 No such user'")
+    change(engine, "b", "last_error = 'timed out'")
+    put(engine, "held", "HELD", "EventClosed")
+
+    def counts(**chosen: Any) -> list[tuple[str, str, int]]:
+        with engine.connect() as connection:
+            found = outbox_bulk.count(connection, Which(("DEAD", "HELD"), **chosen))
+        return [(kind.event_type, kind.state, kind.events) for kind in found]
+
+    assert counts(event_type="EventClosed") == [("EventClosed", "DEAD", 2), ("EventClosed", "HELD", 1)]
+    assert counts(error="no SUCH user") == [("EventClosed", "DEAD", 1)]
+    assert counts(older_than=timedelta(0), error="timed out") == [("EventClosed", "DEAD", 1)]
+    assert counts(older_than=timedelta(days=36_500)) == []
+    with engine.connect() as connection, pytest.raises(InputError, match="Say which events"):
+        outbox_bulk.count(connection, Which(("DEAD",)))
+
+
+def test_each_of_many_is_decided_about_as_if_it_were_the_only_one(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ticketflow_orch.outbox_bulk._AT_ONCE", 2)
+    for name in "abcde":
+        put(engine, name, "PENDING", "EventClosed")
+    taken = event(engine, "c").event_id
+
+    def hold(connection: Connection, event_id: UUID) -> None:
+        if event_id == taken:
+            raise InputError("Somebody was quicker.")
+        outbox_desk.hold(connection, event_id)
+
+    assert outbox_bulk.decide(engine, Which(("PENDING",), "EventClosed"), hold) == (4, ("Somebody was quicker.",))
+    assert states(engine) == {"a": "HELD", "b": "HELD", "c": "PENDING", "d": "HELD", "e": "HELD"}
+
+
+@pytest.mark.parametrize(
+    ("command", "before", "after"),
+    [
+        (("hold",), "PENDING", "HELD"),
+        (("release",), "HELD", "PENDING"),
+        (("drop",), "DEAD", "SUPPRESSED"),
+        (("resolve", "--as", "again"), "IN_DOUBT", "PENDING"),
+    ],
+)
+def test_the_command_for_many_counts_them_and_does_it_only_with_yes(
+    engine: Engine, home: Path, command: tuple[str, ...], before: str, after: str
+) -> None:
+    for name in "ab":
+        put(engine, name, before, "EventClosed")
+    output = CliRunner().invoke(cli.app, ["outbox", *command, "--type", "EventClosed"]).output
+    assert "2 events would be" in output
+    assert "repeat the command with --yes to agree." in output
+    assert states(engine) == {"a": before, "b": before}
+    result = CliRunner().invoke(cli.app, ["outbox", *command, "--type", "EventClosed", "--yes"])
+    assert (result.exit_code, "2 events" in result.output) == (0, True)
+    assert states(engine) == {"a": after, "b": after}
+
+
+def test_a_command_is_about_one_event_or_many(home: Path) -> None:
+    refused = CliRunner().invoke(cli.app, ["outbox", "drop", str(uuid4()), "--type", "EventClosed"]).exception
+    assert "not both" in str(refused)
+    assert "Say which events" in str(CliRunner().invoke(cli.app, ["outbox", "hold"]).exception)
+    wrong = CliRunner().invoke(cli.app, ["outbox", "hold", "--older-than", "3 days"]).exception
+    assert "'3 days' is no length of time" in str(wrong)
+
+
+def test_what_would_be_redriven_is_counted_and_left_as_it_is(engine: Engine, home: Path) -> None:
+    put(engine, "a", "DEAD", "EventClosed")
+    output = CliRunner().invoke(cli.app, ["outbox", "redrive", "--type", "EventClosed", "--dry-run"]).output
+    assert output == "1 event would be delivered again.\n"
+    assert states(engine) == {"a": "DEAD"}

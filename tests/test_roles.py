@@ -46,7 +46,7 @@ from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.passing import resolve_passed
 from ticketflow_orch.payouts.decisions import Selection, hold, release, return_payout
 from ticketflow_orch.reminders import ReminderRules, send_reminders
-from ticketflow_orch.retention import RetentionRules, prune
+from ticketflow_orch.retention import STEPS, RetentionRules
 from ticketflow_orch.scheduled_work import run_once
 from ticketflow_orch.settlement import IncompleteSettlementError
 from ticketflow_orch.settlement.dry_run import dry_run
@@ -138,8 +138,8 @@ def test_the_role_of_runs_does_the_work_of_all_schedules(engine: Engine, restric
         assert resolve_by_hand(connection, alert.id, at, "me").occurrences == 2
     with engine.begin() as connection:
         connection.execute(text("UPDATE job_firing SET fired_at = '2020-01-01Z'"))
-    pruned = prune(restricted, RetentionRules(timedelta(days=90), ["any"]))
-    assert (pruned.firings, pruned.claims) == (1, 1)
+    pruned = {what: step(restricted, RetentionRules(timedelta(days=90), ["any"])) for what, step in STEPS.items()}
+    assert (pruned["firings"], pruned["claims"]) == (1, 1)
 
 
 @pytest.mark.every_server

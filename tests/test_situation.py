@@ -13,6 +13,7 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import deliver, execute, take
 from tests.test_settlement import settle
 from ticketflow_orch.clock import now
+from ticketflow_orch.durations import Traffic
 from ticketflow_orch.firings import Firing
 from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
 from ticketflow_orch.months import Month
@@ -271,9 +272,50 @@ def test_no_figure_scans_a_table_that_grows(engine: Engine) -> None:
             assert not scanned, plan
 
 
-def test_a_database_that_does_not_answer_is_given_up(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_STATEMENT", "200ms")
+def test_a_question_that_has_to_wait_hides_only_what_it_asks(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_QUESTION", 0.1)
+    add_organization(engine, external_ref="hall-7", timezone="UTC+2")
     with engine.connect() as holding:
-        holding.execute(text("LOCK TABLE outbox_event"))
-        with pytest.raises(Exception, match="statement timeout"):
-            situation(engine)
+        holding.execute(text("LOCK TABLE job_execution"))
+        seen = situation(engine)
+    assert sorted(seen.untold) == ["effects", "last_success", "run_times", "stale"]
+    assert set(seen.untold.values()) == {"canceling statement due to statement timeout"}
+    assert seen.unknown_zones == {"hall-7": "UTC+2"}
+
+
+def test_where_the_time_for_all_questions_is_over_the_rest_is_not_asked(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ticketflow_orch.situation._LONGEST", 0.0)
+    seen = situation(engine)
+    assert "outbox" in seen.untold
+    assert set(seen.untold.values()) == {"the 0 s for all questions were over"}
+
+
+def test_windows_are_measured_by_how_long_they_took_and_destinations_by_what_they_saw(engine: Engine) -> None:
+    window(engine, "close_events", timedelta(hours=1), {})
+    execute(engine, "UPDATE job_execution SET started_at = finished_at - interval '2 seconds'")
+    add_delivered(engine, "mail", attempts=3, took="3 minutes", ago="1 minute")
+    add_delivered(engine, "mail", attempts=1, took="0 seconds", ago="2 hours")
+    seen = situation(engine)
+    [took] = seen.run_times
+    assert (took.label, took.seconds) == ("close_events", pytest.approx(2))
+    assert dict(took.buckets) | {"1.0": 0, "5.0": 1, "+Inf": 1} == dict(took.buckets)
+    [waited] = seen.latencies
+    assert (waited.label, waited.seconds) == ("mail", pytest.approx(180))
+    assert dict(waited.buckets) | {"0.1": 1, "60.0": 1, "300.0": 2, "+Inf": 2} == dict(waited.buckets)
+    assert seen.traffic == (Traffic("mail", 2, 4, 1 / 300),)
+
+
+def add_delivered(engine: Engine, destination: str, *, attempts: int, took: str, ago: str) -> None:
+    execute(
+        engine,
+        """
+        INSERT INTO outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at, state,
+            available_at, ended_at, destination, attempts)
+        SELECT 'event', 'one', 'EventClosed', '{}', CAST(:took AS text), ended_at - CAST(:took AS interval),
+            'DELIVERED', NULL, ended_at, :destination, :attempts
+        FROM (SELECT now() - CAST(:ago AS interval) AS ended_at) AS moment
+        """,
+        destination=destination, attempts=attempts, took=took, ago=ago,
+    )  # fmt: skip

@@ -11,8 +11,8 @@ from datetime import date, datetime, timedelta
 from ticketflow_orch.ages import written_out
 from ticketflow_orch.months import Month, day_window, unknown_zone
 from ticketflow_orch.outbox_backlog import faults
-from ticketflow_orch.settlement.zones import LARGEST_CLOCK_DIFFERENCE as LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
 from ticketflow_orch.situation import Situation
+from ticketflow_orch.two_clocks import LARGEST_DIFFERENCE
 
 # How long work may be due: three intervals of its schedule.
 LONGEST_DUE = {
@@ -58,17 +58,24 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
         yield (
             f"clock: this host is {abs(situation.clock_difference):.1f} s {direction} the database; "
             "check the time synchronization of both."
-            + (" Nothing is settled until then." if _settles_nothing(situation) else "")
+            + (" Nothing is settled, closed, expired or reminded until then." if _does_nothing(situation) else "")
         )
 
 
-def _settles_nothing(situation: Situation) -> bool:
-    return abs(situation.clock_difference) > LARGEST_CLOCK_DIFFERENCE_TO_SETTLE
+def _does_nothing(situation: Situation) -> bool:
+    return abs(situation.clock_difference) > LARGEST_DIFFERENCE
 
 
 def _bad_rows(situation: Situation) -> Iterator[str]:
     for why in dict.fromkeys(situation.unanswered.values()):
         yield f"data: a question had no answer: {why}"
+    if situation.untold:
+        figures = ", ".join(sorted(situation.untold)).replace("_", " ")
+        why = next(iter(situation.untold.values()))
+        yield (
+            f"database: a question had no answer ({why}), so nothing is known of {figures}; see who holds locks, what "
+            "the server is busy with (pg_stat_activity), and its log."
+        )
     for organization, timezone in situation.unknown_zones.items():
         yield f"data: organization {organization}: {unknown_zone(timezone)}"
 

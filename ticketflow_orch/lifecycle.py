@@ -6,7 +6,7 @@ same transaction. A second run finds nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
@@ -15,6 +15,7 @@ from ticketflow_orch.captures import KEPT_CAPTURE, kept
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
 from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.two_clocks import judged_at
 
 SWEEP_PATIENCE = 5.0
 # Instants as Postgres writes them: Python has none before the year 1, and none that are infinite.
@@ -75,6 +76,20 @@ class Expired:
 
 
 @dataclass(frozen=True, slots=True)
+class WouldEnd:
+    """What a run would do now, in figures, and the `first` of them by name, those that have waited longest.
+
+    `events` that closing would close; `reservations` that would be expired with them, or by themselves; `stuck`: those
+    whose payment would be reported.
+    """
+
+    events: int
+    reservations: int
+    stuck: int
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MoneyWithoutTicket:
     """A capture that came after its reservation had ended: money is here, a ticket is not. Minor units."""
 
@@ -92,7 +107,11 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
 
     Judged by `ends_at`, never by the start. DRAFT and CANCELLED events stay as they are, and a closed event whose end
     moves into the future stays closed.
+
+    Raises:
+        InputError: this host's clock and the database's are too far apart to say what is past.
     """
+    rules = _judged(engine, rules, "close nothing")
     ended_before = rules.now - rules.closing_grace
 
     def take(connection: Connection, wanted: Wanted) -> list[int]:
@@ -119,7 +138,11 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
     A payment in flight is left alone; one that did not end within its grace is reported once and never released. So is
     a reservation whose money is here and that nobody confirmed; where no payment was begun, its grace begins with its
     expiry. One whose captures were all given back is expired.
+
+    Raises:
+        InputError: this host's clock and the database's are too far apart to say whose time is up.
     """
+    rules = _judged(engine, rules, "expire nothing")
     # Each look goes on where the last one ended: what was expired before it lies dead at the beginning of the index.
     seen = _FIRST
 
@@ -143,6 +166,37 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
     with engine.connect() as connection:
         left = connection.execute(_RESERVATIONS_LEFT, rules.limits).scalar_one()
     return Expired(sum(held for held, _ in effects), sum(stuck for _, stuck in effects), left, tuple(work.bad))
+
+
+def would_close(engine: Engine, rules: LifecycleRules, named: int = 20) -> WouldEnd:
+    """What `close_events` would do; nothing is written or locked.
+
+    Raises:
+        InputError: as `close_events` does.
+    """
+    rules = _judged(engine, rules, "close nothing")
+    values = {"ended_before": rules.now - rules.closing_grace, "named": named}
+    with engine.connect() as connection:
+        row = connection.execute(_WOULD_CLOSE, values).one()
+    return WouldEnd(row.events, row.reservations, 0, tuple(row.first or ()))
+
+
+def would_expire(engine: Engine, rules: LifecycleRules, named: int = 20) -> WouldEnd:
+    """What `expire_reservations` would do; nothing is written or locked.
+
+    Raises:
+        InputError: as `expire_reservations` does.
+    """
+    rules = _judged(engine, rules, "expire nothing")
+    with engine.connect() as connection:
+        row = connection.execute(_WOULD_EXPIRE, rules.limits | {"named": named}).one()
+    return WouldEnd(0, row.reservations, row.stuck, tuple(row.first or ()))
+
+
+def _judged(engine: Engine, rules: LifecycleRules, undone: str) -> LifecycleRules:
+    """The same rules, by the earlier of both clocks: what is closed or expired stays so."""
+    with engine.connect() as connection:
+        return replace(rules, now=judged_at(connection, rules.now, undone))
 
 
 def reservations_are_due(connection: Connection, rules: LifecycleRules) -> bool:
@@ -316,4 +370,31 @@ _MONEY_WITHOUT_TICKET = text(f"""
     WHERE {kept("capture")} > 0
     ORDER BY capture.recorded_at, capture.id
     LIMIT CAST(:limit AS bigint)
+""")
+
+_WOULD_CLOSE = text(f"""
+    WITH due AS MATERIALIZED (
+        SELECT id, external_ref, ends_at FROM event
+        WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
+    )
+    SELECT (SELECT count(*) FROM due) AS events,
+        (SELECT array_agg(external_ref ORDER BY ends_at, id) FROM (
+            SELECT * FROM due ORDER BY ends_at, id LIMIT CAST(:named AS bigint)) AS first) AS first,
+        (SELECT count(*) FROM due JOIN reservation ON event_id = due.id
+            WHERE reservation.status = 'ACTIVE' AND payment_started_at IS NULL AND stuck_reported_at IS NULL
+                AND {_UNPAID}) AS reservations
+""")
+
+_WOULD_EXPIRE = text(f"""
+    WITH due AS MATERIALIZED (
+        SELECT id, public_ref, expires_at, {_UNPAID} AND {_NO_PAYMENT_IS_OPEN} AS is_expired,
+            coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz) AS is_stuck
+        FROM reservation WHERE {_IS_OVERDUE}
+    ), ending AS (
+        SELECT * FROM due WHERE is_expired OR is_stuck
+    )
+    SELECT count(*) FILTER (WHERE is_expired) AS reservations, count(*) FILTER (WHERE NOT is_expired) AS stuck,
+        (SELECT array_agg(public_ref ORDER BY expires_at, id) FROM (
+            SELECT * FROM ending ORDER BY expires_at, id LIMIT CAST(:named AS bigint)) AS first) AS first
+    FROM ending
 """)

@@ -2,36 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
 
+from ticketflow_orch.deadlines import Asked, NoAnswerError
+from ticketflow_orch.durations import Distribution
+from ticketflow_orch.errors import InputError
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.situation import Counted, Situation, read_situation
 
+# In seconds: when a scrape has its answer, whatever becomes of the database.
+LONGEST = 15.0
+_LOG = logging.getLogger(__name__)
+
+Family = GaugeMetricFamily | GaugeHistogramMetricFamily
+
 
 class TicketFlowCollector(Collector):
-    """All metrics of the back office, read from TicketFlow's database when they are asked for."""
+    """All metrics of the back office, read from TicketFlow's database when they are asked for.
 
-    def __init__(self, engine: Engine, settings: Settings) -> None:
+    Where it does not answer there is one, `ticketflow_up`, which is 0. Scrapes at the same time have the same answer;
+    one that comes while an earlier one still waits for a silent database does not wait.
+    """
+
+    def __init__(self, engine: Engine, settings: Settings, longest: float = LONGEST) -> None:
         self._engine = engine
         self._settings = settings
+        self._longest = longest
+        self._asked: Asked[Situation] | None = None
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Family]:
         """The situation now."""
-        return families(read_situation(self._engine, self._settings))
+        asked = self._asked
+        if asked is None or asked.has_ended:
+            asked = self._asked = Asked(lambda: [read_situation(self._engine, self._settings)])
+        try:
+            [situation] = asked.until(asked.began + self._longest)
+        except (NoAnswerError, SQLAlchemyError, InputError) as error:
+            _LOG.warning("The database has no answer: %s", str(error) or f"none within {self._longest:.0f} s")
+            return iter([is_up(answers=False)])
+        return families(situation)
 
 
-def families(situation: Situation) -> Iterator[GaugeMetricFamily]:
+class Told(Collector):
+    """Metrics that are known already."""
+
+    def __init__(self, told: Sequence[Family]) -> None:
+        self._told = told
+
+    def collect(self) -> Sequence[Family]:
+        """What was told."""
+        return self._told
+
+
+def is_up(*, answers: bool) -> GaugeMetricFamily:
+    """Whether the database answers; the one metric that is always there."""
+    family = GaugeMetricFamily("ticketflow_up", "1 where the database answers; 0: no other metric is there.")
+    family.add_metric([], int(answers))
+    return family
+
+
+def families(situation: Situation) -> Iterator[Family]:
     """The metrics that `situation` makes, each documented with its unit. What it could not tell is not there."""
+    yield is_up(answers=True)
+    missing = situation.missing
     for figure, family in _families(situation):
-        if figure not in situation.unanswered:
+        if figure not in missing:
             yield family
 
 
-def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
+def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
     """Each metric behind the name of the figure that it shows."""
     yield (
         "firings",
@@ -71,7 +116,7 @@ def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
                     0, (situation.business_now - situation.due_since.get(job, situation.business_now)).total_seconds()
                 )
                 for job in ("close_events", "expire_reservations", "send_reminders")
-                if job not in situation.unanswered
+                if job not in situation.missing
             },
         ),
     )
@@ -106,6 +151,37 @@ def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
             situation.payouts,
         ),
     )
+    yield (
+        "run_times",
+        _histogram(
+            "job_run_time_24h_seconds",
+            "How long completed windows of the last 24 hours took, as a histogram of those that there are now.",
+            "job",
+            situation.run_times,
+        ),
+    )
+    yield (
+        "latencies",
+        _histogram(
+            "outbox_latency_24h_seconds",
+            "From an event's cause to its delivery, of those of the last 24 hours, at most 100,000, as a histogram.",
+            "destination",
+            situation.latencies,
+        ),
+    )
+    for name, meaning, figure in (
+        ("outbox_destination_delivered_24h", "Events delivered in the last 24 hours.", "delivered"),
+        (
+            "outbox_destination_attempts_24h",
+            "Attempts at events that ended in the last 24 hours or wait still.",
+            "attempts",
+        ),
+        ("outbox_destination_rate", "Events delivered by the second, over the last five minutes.", "rate"),
+    ):
+        family = GaugeMetricFamily(f"ticketflow_{name}", meaning, labels=["destination"])
+        for one in situation.traffic:
+            family.add_metric([one.destination], getattr(one, figure))
+        yield "traffic", family
     for figure, name, meaning, value in (
         (
             "outbox",
@@ -144,8 +220,9 @@ def _families(situation: Situation) -> Iterator[tuple[str, GaugeMetricFamily]]:
         (
             "",
             "figures_missing",
-            "Metrics that are missing because a row cannot be read; `ticketflow health` says which.",
-            len(situation.unanswered),
+            "Metrics that are missing because a row cannot be read or a question took too long; `ticketflow health` "
+            "says which.",
+            len(situation.missing),
         ),
     ):
         family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
@@ -157,6 +234,15 @@ def _counts(name: str, meaning: str, labels: str, counted: tuple[Counted, ...]) 
     family = GaugeMetricFamily(f"ticketflow_{name}", meaning, labels=labels.split())
     for one in counted:
         family.add_metric(one.labels, one.count)
+    return family
+
+
+def _histogram(
+    name: str, meaning: str, label: str, distributions: tuple[Distribution, ...]
+) -> GaugeHistogramMetricFamily:
+    family = GaugeHistogramMetricFamily(f"ticketflow_{name}", meaning, labels=[label])
+    for one in distributions:
+        family.add_metric([one.label], one.buckets, gsum_value=one.seconds)
     return family
 
 

@@ -214,6 +214,21 @@ def chosen_types(
     )
 
 
+def decided_elsewhere() -> list[str]:
+    """The types of aggregates about whose events other commands decide."""
+    return list(_OTHER_DESKS)
+
+
+def would_redrive(connection: Connection, choice: Choice) -> int:
+    """How many events `redrive` would take.
+
+    Raises:
+        InputError: nothing is chosen at all.
+    """
+    _require_choice(choice)
+    return len(connection.execute(_CHOSEN_DEAD, _values_of(choice)).all())
+
+
 def redrive(connection: Connection, choice: Choice) -> int:
     """Give dead events a new budget of attempts, under the same ids, with the same bytes; how many there were.
 
@@ -222,15 +237,8 @@ def redrive(connection: Connection, choice: Choice) -> int:
     Raises:
         InputError: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen at all.
     """
-    if not choice.event_ids and choice.event_types is None and choice.since is None:
-        raise InputError("Say which dead events to redrive: ids, an event type, a destination, or since when.")
-    values = {
-        "event_ids": list(choice.event_ids) or None,
-        "event_types": None if choice.event_types is None else list(choice.event_types),
-        "since": choice.since,
-        "others": list(_OTHER_DESKS),
-    }
-    redriven = set(connection.execute(_REDRIVE, values).scalars())
+    _require_choice(choice)
+    redriven = set(connection.execute(_REDRIVE, _values_of(choice)).scalars())
     for event_id in choice.event_ids:
         if event_id not in redriven:
             found = _locked(connection, event_id)
@@ -239,6 +247,20 @@ def redrive(connection: Connection, choice: Choice) -> int:
                 f"Event {event_id} is {found.state} or not among those chosen; only DEAD ones are redriven."
             )
     return len(redriven)
+
+
+def _require_choice(choice: Choice) -> None:
+    if not choice.event_ids and choice.event_types is None and choice.since is None:
+        raise InputError("Say which dead events to redrive: ids, an event type, a destination, or since when.")
+
+
+def _values_of(choice: Choice) -> dict[str, object]:
+    return {
+        "event_ids": list(choice.event_ids) or None,
+        "event_types": None if choice.event_types is None else list(choice.event_types),
+        "since": choice.since,
+        "others": list(_OTHER_DESKS),
+    }
 
 
 def hold(connection: Connection, event_id: UUID) -> None:
@@ -424,16 +446,20 @@ _LOCK = text("""
 """)
 
 # In the order of ids, as everything that takes several events.
-_REDRIVE = text("""
-    WITH dead AS MATERIALIZED (
-        SELECT id FROM outbox_event
-        WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
-            AND aggregate_type <> ALL (CAST(:others AS text[]))
-            AND (CAST(:event_ids AS uuid[]) IS NULL OR event_id = ANY (CAST(:event_ids AS uuid[])))
-            AND (CAST(:event_types AS text[]) IS NULL OR event_type = ANY (CAST(:event_types AS text[])))
-            AND (CAST(:since AS timestamptz) IS NULL OR last_attempt_at >= CAST(:since AS timestamptz))
-        ORDER BY id FOR UPDATE
-    )
+_DEAD = """
+    SELECT id FROM outbox_event
+    WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
+        AND aggregate_type <> ALL (CAST(:others AS text[]))
+        AND (CAST(:event_ids AS uuid[]) IS NULL OR event_id = ANY (CAST(:event_ids AS uuid[])))
+        AND (CAST(:event_types AS text[]) IS NULL OR event_type = ANY (CAST(:event_types AS text[])))
+        AND (CAST(:since AS timestamptz) IS NULL OR last_attempt_at >= CAST(:since AS timestamptz))
+    ORDER BY id
+"""
+
+_CHOSEN_DEAD = text(_DEAD)
+
+_REDRIVE = text(f"""
+    WITH dead AS MATERIALIZED ({_DEAD} FOR UPDATE)
     UPDATE outbox_event AS event
     SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts, tried_since = NULL, lost = 0
     FROM dead WHERE event.id = dead.id

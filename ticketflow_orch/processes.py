@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ import psutil
 
 # Seconds from the first SIGKILL on.
 _LONGEST_DEATH = 1.0
+# Bytes; weeks of a daemon that has nothing to complain of.
+LARGEST_LOG = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Children:
 
     Each leads a session, so that the terminal's Ctrl-C reaches only us and everything that it started is known by the
     session: also what leads a group of its own, and what has lost its parent. Their output goes to files in `logs`;
-    the previous start's file is kept beside the new one.
+    what came before, in this start or the one before, is kept beside the new one, see `keep_logs_small`.
     """
 
     def __init__(self, logs: Path, environment: Mapping[str, str], grace: float) -> None:
@@ -63,8 +66,9 @@ class Children:
         """Start `command` in `folder`; the file descriptor `keep_open` stays open in it (and in nothing it starts)."""
         log = self._logs / f"{name}.log"
         if log.exists():
-            log.replace(self._logs / f"{name}.previous.log")
-        with log.open("wb") as output:
+            log.replace(self._previous(name))
+        # To its end, wherever that is: the file is cut while they write.
+        with log.open("ab") as output:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -78,6 +82,20 @@ class Children:
         child = Child(name, process, log)
         self._children.append(child)
         return child
+
+    def keep_logs_small(self, most: int = LARGEST_LOG) -> None:
+        """Begin each log anew that is larger than `most` bytes; what it held is what came before.
+
+        A line that is written at this very moment may be lost.
+        """
+        for child in self._children:
+            with suppress(OSError):
+                if child.log.stat().st_size > most:
+                    shutil.copyfile(child.log, self._previous(child.name))
+                    os.truncate(child.log, 0)
+
+    def _previous(self, name: str) -> Path:
+        return self._logs / f"{name}.previous.log"
 
     def first_ended(self) -> Child | None:
         """A child that is no longer there, if any."""

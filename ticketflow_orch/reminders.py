@@ -115,6 +115,17 @@ def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
     return False
 
 
+def due_reminders(connection: Connection, rules: ReminderRules) -> dict[str, int]:
+    """About how many reservations `send_reminders` would decide now, by kind; nothing is written or locked."""
+    found: dict[str, int] = {}
+    for kind, lead in _nearest_first(rules):
+        # Before its first run a kind is due for nobody.
+        leads = read_leads(connection, kind, rules.now) or Leads(kind, [Held(lead, rules.now)])
+        number = _undecided(connection, rules, leads, _undecided_count(leads.due_at))
+        found[kind] = number if isinstance(number, int) else 0
+    return found
+
+
 def oldest_due_reminder(connection: Connection, rules: ReminderRules) -> datetime | None:
     """Since when the reminder that has waited longest has been due, if any is; events in unknown zones have none."""
     found = []
@@ -305,6 +316,11 @@ def _oldest_undecided(due_at: str) -> TextClause:
             least(coalesce(confirmed_at, created_at) + CAST(:quiet AS interval), starts_at)))
         {_UNDECIDED.format(due_at=due_at)}
     """)
+
+
+@cache
+def _undecided_count(due_at: str) -> TextClause:
+    return text(f"WITH {_LOCAL_DAY} SELECT count(*) {_UNDECIDED.format(due_at=due_at)}")
 
 
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.

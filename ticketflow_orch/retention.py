@@ -1,21 +1,25 @@
 """Retention: what the daily housekeeping deletes from TicketFlow's own tables, in batches.
 
 Only records of what is over and done with go. What stays, however old: events that are pending, in flight, held, dead
-or in doubt; reminders, whose key is what keeps anybody from being reminded twice; the memory of alerts; the claims of
-daily and monthly work; everything about money. Each effect whose event is deleted has another guarantee of happening
-once: a state machine, or a row that stays.
+or in doubt; reminders of a date that is not long past; claims that somebody holds, and those of daily and monthly work;
+everything about money. Each effect whose event is deleted has another guarantee of happening once: a state machine, or
+a row that stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Engine, TextClause, text
 
 from ticketflow_orch.database import transaction
 from ticketflow_orch.retrying import retried
+
+# Some 10,000 reminders: a fraction of a second.
+_PAGES_AT_ONCE = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,42 +35,77 @@ class RetentionRules:
     batch_size: int = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """How many rows of each table were deleted."""
-
-    outbox_events: int
-    firings: int
-    claims: int
+def prune_outbox(engine: Engine, rules: RetentionRules) -> int:
+    """Delete the events that ended before; how many."""
+    return _in_batches(engine, rules, _ENDED, before=_before(engine, rules))
 
 
-def prune(engine: Engine, rules: RetentionRules) -> Pruned:
-    """Delete what is older than `rules` allow, by the database's clock."""
+def prune_firings(engine: Engine, rules: RetentionRules) -> int:
+    """Delete the firings that happened before; how many."""
+    return _in_batches(engine, rules, _FIRINGS, before=_before(engine, rules))
+
+
+def prune_claims(engine: Engine, rules: RetentionRules) -> int:
+    """Delete the claims of minute jobs whose windows were before, unless somebody holds one; how many."""
+    before = _before(engine, rules)
+    # The windows' keys are instants in UTC, so their order is that of time; what was launched by hand comes after them.
+    before_key = before.astimezone(UTC).isoformat(timespec="seconds")
+    return sum(
+        _in_batches(engine, rules, _CLAIMS, job=job, before_key=before_key, before=before) for job in rules.minute_jobs
+    )
+
+
+def prune_reminders(engine: Engine, rules: RetentionRules) -> int:
+    """Delete what was decided about reminders of events whose date was before; how many.
+
+    Nobody is reminded of a date that has passed, so nothing hangs on them. The table is walked once, by its pages.
+    """
+    before = _before(engine, rules)
+    with engine.connect() as connection:
+        pages: int = connection.execute(_REMINDER_PAGES).scalar_one()
+    deleted = 0
+    for low in range(0, pages, _PAGES_AT_ONCE):
+        values = {"before": before, "low": low, "high": low + _PAGES_AT_ONCE}
+        deleted += retried(engine, partial(_deleted, engine, _REMINDERS, values))
+    return deleted
+
+
+def prune_alerts(engine: Engine, rules: RetentionRules) -> int:
+    """Forget what was alerted before; how many. What it was about is gone by then, or is told once more."""
+    return _in_batches(engine, rules, _ALERTS, before=_before(engine, rules))
+
+
+# Each deletes one kind of record and says how many. Firings go before the alerts about them.
+STEPS: Mapping[str, Callable[[Engine, RetentionRules], int]] = {
+    "outbox_events": prune_outbox,
+    "firings": prune_firings,
+    "claims": prune_claims,
+    "reminders": prune_reminders,
+    "alerts": prune_alerts,
+}
+
+
+def _before(engine: Engine, rules: RetentionRules) -> datetime:
+    """The instant before which things go, by the database's clock."""
     with engine.connect() as connection:
         now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    before = now - rules.kept
-    # The windows' keys are instants in UTC, so their order is that of time.
-    before_key = before.astimezone(UTC).isoformat(timespec="seconds")
+    return now - rules.kept
 
-    def delete_batch(statement: TextClause, parameters: Mapping[str, object]) -> int:
-        with transaction(engine) as connection:
-            batch: int = connection.execute(statement, {"size": rules.batch_size, **parameters}).scalar_one()
-        return batch
 
-    def delete(what: str, **parameters: object) -> int:
-        statement = text(what)
-        deleted = 0
-        while True:
-            batch = retried(engine, lambda: delete_batch(statement, parameters))
-            deleted += batch
-            if batch < rules.batch_size:
-                return deleted
+def _in_batches(engine: Engine, rules: RetentionRules, what: str, **parameters: object) -> int:
+    statement = text(what)
+    deleted = 0
+    while True:
+        batch = retried(engine, lambda: _deleted(engine, statement, {"size": rules.batch_size, **parameters}))
+        deleted += batch
+        if batch < rules.batch_size:
+            return deleted
 
-    return Pruned(
-        outbox_events=delete(_ENDED, before=before),
-        firings=delete(_FIRINGS, before=before),
-        claims=sum(delete(_CLAIMS, job=job, before_key=before_key) for job in rules.minute_jobs),
-    )
+
+def _deleted(engine: Engine, statement: TextClause, values: Mapping[str, object]) -> int:
+    with transaction(engine) as connection:
+        number: int = connection.execute(statement, values).scalar_one()
+    return number
 
 
 # Nobody but the outbox's owner may delete from it by another way.
@@ -87,9 +126,20 @@ _CLAIMS = """
     WITH gone AS (
         DELETE FROM job_execution WHERE job = :job AND idempotency_key IN (
             SELECT idempotency_key FROM job_execution
-            WHERE job = :job AND idempotency_key < :before_key AND state = 'COMPLETED'
+            WHERE job = :job AND state <> 'PROCESSING' AND (
+                idempotency_key < :before_key
+                OR (idempotency_key >= 'by hand ' AND finished_at < CAST(:before AS timestamptz)))
             ORDER BY idempotency_key LIMIT CAST(:size AS bigint))
         RETURNING 1
     )
     SELECT count(*) FROM gone
 """
+
+# By functions that know what is over and done with, since these are what keeps anybody from being told twice.
+_REMINDER_PAGES = text("SELECT pg_relation_size('reminder') / current_setting('block_size')::bigint + 1")
+
+_REMINDERS = text("""
+    SELECT reminder_prune(CAST(:before AS timestamptz), CAST(:low AS bigint), CAST(:high AS bigint))
+""")
+
+_ALERTS = "SELECT alert_prune(CAST(:before AS timestamptz), CAST(:size AS bigint))"

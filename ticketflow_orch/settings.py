@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ticketflow_orch.clock import is_in_reach
@@ -219,11 +219,17 @@ class Settings(BaseSettings):
     outbox_late: Lead = Field(
         timedelta(minutes=15), description="How long an event may be due for delivery before that is a problem."
     )
+    erase_after: Length = Field(
+        timedelta(days=60),
+        description="How long after its event a reservation with money keeps its buyer's address: for refunds and "
+        "disputes; see `ticketflow erase`.",
+    )
     runs_kept: Lead = Field(
         timedelta(days=14), description="How long Dagster keeps ended runs of scheduled ops; those of months stay."
     )
     records_kept: Retention = Field(
-        timedelta(days=90), description="How long delivered events, firings and claims of minute jobs are kept."
+        timedelta(days=90),
+        description="How long delivered events, firings, claims, past reminders and alerts are kept.",
     )
 
 
@@ -275,6 +281,19 @@ def parse_setting(name: str, value: str) -> str | datetime | bool | None:
     except InputError as error:
         raise InputError(f"{name} is refused: {error}") from None
     return parsed
+
+
+def parse_length(value: str) -> timedelta:
+    """A length of time from ISO 8601, such as P3D, or seconds, by the rules that settings have.
+
+    Raises:
+        InputError: it is none, or below nothing.
+    """
+    try:
+        return TypeAdapter(Length).validate_python(value)
+    except ValidationError as error:
+        fault = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise InputError(f"{value!r} is no length of time: {fault}.") from None
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

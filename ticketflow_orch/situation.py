@@ -6,18 +6,21 @@ bounds, whatever the tables hold; a figure that could still grow without limit s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 from sqlalchemy import Connection, Engine, text
+from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import clock
 from ticketflow_orch.chunked import in_words, is_one_row_s
 from ticketflow_orch.database import clocks, transaction
+from ticketflow_orch.durations import JOBS, Distribution, Traffic, latencies, run_times, traffic
 from ticketflow_orch.executions import Execution, stale_claims
-from ticketflow_orch.installation import disagreements, other_names, read_installation
+from ticketflow_orch.installation import Installation, disagreements, other_names, read_installation
 from ticketflow_orch.lifecycle import LifecycleRules, money_without_ticket, oldest_due_event, oldest_due_reservation
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import Obstacle, read_obstacles
@@ -32,7 +35,11 @@ MOST = 100_000
 NAMED = 100
 _MOST_CASES = 1_000
 _DAY = timedelta(days=1)
-_LONGEST_STATEMENT = "10s"
+# In seconds: what one question may take, and all of them. A watchdog must have its answer in time.
+_LONGEST_QUESTION = 3.0
+_LONGEST = 10.0
+# A statement that took too long, waited too long for a lock, or that an administrator ended.
+_CANCELLED = {"57014", "55P03"}
 
 Answer = TypeVar("Answer")
 
@@ -84,39 +91,48 @@ class Situation:
     alerts: tuple[Counted, ...] = ()
     disagreements: tuple[str, ...] = ()
     kept_back: tuple[Counted, ...] = ()
+    untold: Mapping[str, str] = field(default_factory=dict)
+    run_times: tuple[Distribution, ...] = ()
+    latencies: tuple[Distribution, ...] = ()
+    traffic: tuple[Traffic, ...] = ()
+
+    @property
+    def missing(self) -> set[str]:
+        """The figures that are not known, for whatever reason."""
+        return {*self.unanswered, *self.untold}
 
 
 def read_situation(engine: Engine, settings: Settings) -> Situation:
-    """Ask the database, with ten seconds at most for each figure."""
+    """Ask the database, each question with a bound of its own and all together with one, ten seconds."""
     with transaction(engine) as connection:
-        connection.execute(
-            text("SELECT set_config('statement_timeout', :longest, true)"), {"longest": _LONGEST_STATEMENT}
-        )
+        ask = _Questions(connection, time.monotonic() + _LONGEST)
+        ask.bound()
         database_now, difference = clocks(connection)
         now = clock.now(settings.fixed_clock)
-        installed = read_installation(connection)
-        said = (*other_names(connection, installed), *disagreements(installed, settings, database_now))
+        installed, said_here = read_installation(connection), settings
+        nothing: tuple[str, ...] = ()
+        said = ask("disagreements", lambda: _disagreements(connection, installed, said_here, database_now), nothing)
         settings = installed.decided(settings)
         since = database_now - _DAY
-        ask = _Questions(connection)
+        from_key, to_key = _key(since), _key(database_now + _DAY)
         counted = ask.counted
         return Situation(
             business_now=now,
             database_now=database_now,
             clock_difference=difference,
             firings=counted("firings", FIRINGS, since=since),
-            effects=counted("effects", EFFECTS, since=since, from_key=_key(since), to_key=_key(database_now + _DAY)),
+            effects=counted("effects", EFFECTS, since=since, from_key=from_key, to_key=to_key),
             undelivered=counted("undelivered", UNDELIVERED, most=MOST),
             delivered=counted("delivered", DELIVERED, since=since),
-            last_success=_last_success(connection),
+            last_success=ask("last_success", lambda: _last_success(connection), {}),
             due_since=_due_since(ask, settings, now),
-            outbox=read_backlog(connection),
+            outbox=ask("outbox", lambda: read_backlog(connection), Backlog(database_now, None, 0, 0, 0, 0)),
             payouts=counted("payouts", PAYOUTS, most=MOST),
             unsettled=ask("unsettled", lambda: due_months(connection, now, Month.parse(settings.first_month)), ()),
-            unstated=_unstated(connection),
-            unknown_zones=_unknown_zones(connection),
-            parked=connection.execute(text(PARKED)).scalar_one(),
-            stale=stale_claims(connection),
+            unstated=ask("unstated", lambda: _unstated(connection), {}),
+            unknown_zones=ask("unknown_zones", lambda: _unknown_zones(connection), {}),
+            parked=ask("parked", lambda: connection.execute(text(PARKED)).scalar_one(), 0),
+            stale=ask("stale", lambda: stale_claims(connection), ()),
             stuck=ask("stuck", lambda: len(stuck_payments(connection, _MOST_CASES)), 0),
             without_ticket=ask("without_ticket", lambda: len(money_without_ticket(connection, _MOST_CASES)), 0),
             unanswered=ask.unanswered,
@@ -125,7 +141,18 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             alerts=counted("alerts", ALERTS),
             disagreements=said,
             kept_back=counted("kept_back", KEPT_BACK, most=MOST),
+            untold=ask.untold,
+            # Last, since least hangs on them where the time is over.
+            run_times=ask("run_times", lambda: run_times(connection, since, from_key, to_key), ()),
+            latencies=ask("latencies", lambda: latencies(connection, since, MOST), ()),
+            traffic=ask("traffic", lambda: traffic(connection, since, MOST), ()),
         )
+
+
+def _disagreements(
+    connection: Connection, installed: Installation, settings: Settings, now: datetime
+) -> tuple[str, ...]:
+    return (*other_names(connection, installed), *disagreements(installed, settings, now))
 
 
 def _obstacles(connection: Connection, settings: Settings, now: datetime) -> tuple[Obstacle, ...]:
@@ -134,21 +161,40 @@ def _obstacles(connection: Connection, settings: Settings, now: datetime) -> tup
 
 @dataclass
 class _Questions:
-    """Asks one question after the other; one that a bad row keeps from being answered spoils no other."""
+    """Asks one question after the other until `deadline`; one that has no answer spoils no other.
+
+    A bad row keeps its own question from being answered, a lock or a load that which needs it.
+    """
 
     connection: Connection
+    deadline: float
     unanswered: dict[str, str] = field(default_factory=dict)
+    untold: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, figure: str, question: Callable[[], Answer], nothing: Answer) -> Answer:
         """The answer to `question`, or `nothing` and a note why."""
         try:
             with self.connection.begin_nested():
-                return question()
+                if self.bound():
+                    return question()
+            self.untold[figure] = f"the {_LONGEST:.0f} s for all questions were over"
         except Exception as error:
-            if not is_one_row_s(error):
+            if _took_too_long(error):
+                self.untold[figure] = in_words(error)
+            elif is_one_row_s(error):
+                self.unanswered[figure] = in_words(error)
+            else:
                 raise
-            self.unanswered[figure] = in_words(error)
-            return nothing
+        return nothing
+
+    def bound(self) -> bool:
+        """Bound the next statements by what is left of the time; returns whether anything is."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            return False
+        longest = f"{max(1, round(min(left, _LONGEST_QUESTION) * 1000))}ms"
+        self.connection.execute(text("SELECT set_config('statement_timeout', :longest, true)"), {"longest": longest})
+        return True
 
     def counted(self, figure: str, query: str, **parameters: object) -> tuple[Counted, ...]:
         """The counts of a query, whose other columns are their labels."""
@@ -158,6 +204,10 @@ class _Questions:
             return tuple(Counted(tuple(labels), number) for *labels, number in rows)
 
         return self(figure, count, ())
+
+
+def _took_too_long(error: Exception) -> bool:
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CANCELLED
 
 
 def _key(instant: datetime) -> str:
@@ -196,20 +246,10 @@ FIRINGS = """
     GROUP BY job, host, outcome ORDER BY job, host, outcome
 """
 
-# The jobs that have claims, by one index probe a job.
-_JOBS = """
-    RECURSIVE known (job) AS (
-        (SELECT job FROM job_execution ORDER BY job LIMIT 1)
-        UNION ALL
-        SELECT (SELECT job FROM job_execution WHERE job > known.job ORDER BY job LIMIT 1)
-        FROM known WHERE job IS NOT NULL
-    )
-"""
-
 # From the stored results of windows, because no index finds what was closed or expired when. What a killed run had
 # committed is missing here: its successor's result counts only its own. `left` is no count of what was done.
 EFFECTS = f"""
-    WITH {_JOBS}
+    WITH {JOBS}
     SELECT known.job, effect.key, CAST(sum(CAST(effect.value AS bigint)) AS bigint)
     FROM known
     JOIN job_execution AS done ON done.job = known.job
@@ -221,13 +261,20 @@ EFFECTS = f"""
 """
 
 LAST_SUCCESS = f"""
-    WITH {_JOBS}
+    WITH {JOBS}
     SELECT known.job, latest.finished_at
     FROM known CROSS JOIN LATERAL (
-        SELECT finished_at FROM job_execution
-        WHERE job = known.job AND state = 'COMPLETED'
-        ORDER BY idempotency_key DESC LIMIT 1
+        SELECT max(finished_at) AS finished_at FROM (
+            (SELECT finished_at FROM job_execution
+            WHERE job = known.job AND state = 'COMPLETED' AND idempotency_key < 'by hand '
+            ORDER BY idempotency_key DESC LIMIT 1)
+            UNION ALL
+            -- What was launched by hand, whose keys are in no order.
+            (SELECT finished_at FROM job_execution
+            WHERE job = known.job AND state = 'COMPLETED' AND idempotency_key >= 'by hand ')
+        ) AS either
     ) AS latest
+    WHERE latest.finished_at IS NOT NULL
     UNION ALL
     SELECT 'monthly_settlement', max(finished_at) FROM settlement_pass WHERE state = 'DONE' HAVING count(*) > 0
 """

@@ -17,8 +17,9 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.engine import URL
 
 from resources import ClockResource, DatabaseResource
+from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs, delete_reports
 from schedules.expire_reservations import expire_reservations_job
-from schedules.housekeeping import PRUNED_JOBS, clean_up, delete_ended_runs, housekeeping_job, housekeeping_schedule
+from schedules.housekeeping import PRUNED_JOBS, clean_up, housekeeping_job, housekeeping_schedule
 from schedules.settlement import monthly_settlement_job
 from tests.conftest import run_sql
 from tests.homes import MIGRATING, fresh_home, variables_for
@@ -220,3 +221,69 @@ def test_the_job_deletes_what_is_old_once_a_window_and_shows_how_much(
     with engine.connect() as connection:
         kept = connection.execute(text("SELECT job FROM job_execution ORDER BY job")).scalars().all()
     assert kept == ["close_events", "housekeeping"]
+
+
+def report(instance: dg.DagsterInstance, *, partition: str | None = None) -> None:
+    """What a sensor reports by itself: an observation, a check, and the board."""
+    key = dg.AssetKey("outbox")
+    if partition is None:
+        instance.report_runless_asset_event(dg.AssetObservation(key))
+        check = dg.AssetCheckEvaluation(key, "is_delivered", passed=True, metadata={})
+        instance.report_runless_asset_event(check)
+    instance.report_runless_asset_event(dg.AssetMaterialization(key, partition=partition))
+
+
+def age_reports(storage: URL, days: int) -> None:
+    engine = connect_engine(storage, "pytest ages reports", connections=1)
+    for table, column in (("event_logs", "timestamp"), ("asset_check_executions", "evaluation_event_timestamp")):
+        execute(engine, f"UPDATE {table} SET {column} = {column} - interval '{days} days'")
+    engine.dispose()
+
+
+def test_what_sensors_reported_goes_but_for_the_last_of_each_and_what_is_about_a_month(
+    instance: dg.DagsterInstance, storage: URL
+) -> None:
+    for _ in range(3):
+        report(instance)
+    report(instance, partition="2026-01")
+    # One observation, check and materialization of each of the first two, and the rows of their checks.
+    age_reports(storage, 15)
+    assert delete_reports(instance, NOW - timedelta(days=14)) == 2 * 4
+    assert delete_reports(instance, NOW - timedelta(days=14)) == 0
+    records = instance.fetch_materializations(dg.AssetKey("outbox"), limit=10).records
+    assert [record.partition_key for record in records] == ["2026-01", None]
+    assert len(instance.fetch_observations(dg.AssetKey("outbox"), limit=10).records) == 1
+    check = dg.AssetCheckKey(dg.AssetKey("outbox"), "is_delivered")
+    assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10)) == 1
+
+
+def test_what_sensors_reported_lately_stays(instance: dg.DagsterInstance, storage: URL) -> None:
+    report(instance)
+    report(instance)
+    age_reports(storage, 13)
+    assert delete_reports(instance, NOW - timedelta(days=14)) == 0
+
+
+def test_what_evaluations_logged_long_ago_goes(instance: dg.DagsterInstance) -> None:
+    logs = Path(instance.root_directory) / "storage" / "__repository__" / "outbox_watch"
+    other = logs.parent / "somebody_elses"
+    for folder in (logs, other):
+        folder.mkdir(parents=True)
+        for name, days in (("old.err", 15), ("recent.err", 13)):
+            (folder / name).write_text("said\n")
+            os.utime(folder / name, (NOW.timestamp() - days * 86_400,) * 2)
+    assert delete_evaluation_logs(instance, ["outbox_watch"], NOW - timedelta(days=14)) == 1
+    assert [file.name for file in logs.iterdir()] == ["recent.err"]
+    assert len(list(other.iterdir())) == 2
+
+
+def test_a_part_that_fails_keeps_no_other_from_being_done_and_is_named(
+    engine: Engine, instance: dg.DagsterInstance, storage: URL
+) -> None:
+    add_run(instance, EXPIRY)
+    age(storage, days=15)
+    execute(engine, "DROP FUNCTION alert_prune(timestamptz, bigint)")
+    with pytest.raises(dg.Failure, match="Not deleted: alerts: function alert_prune") as failed:
+        clean_up(engine, instance)
+    assert "All else was" in str(failed.value.description)
+    assert instance.get_runs() == []

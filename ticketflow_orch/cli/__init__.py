@@ -28,6 +28,7 @@ from ticketflow_orch.cli import (
     doctor,
     effects,
     env,
+    erase,
     explain,
     health,
     importing,
@@ -44,6 +45,7 @@ from ticketflow_orch.cli import (
     statement,
     status,
     ui,
+    work,
 )
 from ticketflow_orch.errors import InputError, InterruptedRunError
 from ticketflow_orch.text import is_text
@@ -97,6 +99,7 @@ app.command("metrics")(metrics.metrics)
 app.command("import")(importing.import_)
 app.command("migrate")(migrate.migrate)
 app.command("env")(env.env)
+app.command("erase")(erase.erase)
 app.add_typer(installation.app, name="installation")
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(anomalies.app, name="anomalies")
@@ -106,6 +109,7 @@ app.add_typer(reservations.app, name="reservations")
 app.add_typer(claims.app, name="claims")
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(mail.app, name="mail")
+app.add_typer(work.app, name="work")
 app.add_typer(db.app, name="db")
 
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.terminal import AsJson
+
 app = typer.Typer(help="Show claims on scheduled work, and take one from its holder.", no_args_is_help=True)
 
 
@@ -13,10 +15,12 @@ app = typer.Typer(help="Show claims on scheduled work, and take one from its hol
 def list_(
     job: Annotated[str | None, typer.Option(help="Only this job's.")] = None,
     stale: Annotated[bool, typer.Option("--stale", help="Only those whose holder let the lease end.")] = False,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List the last 50 claims, the newest first."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
     from ticketflow_orch.executions import executions, stale_claims
 
     with database("claims") as engine, engine.connect() as connection:
@@ -24,6 +28,9 @@ def list_(
             found = tuple(claim for claim in stale_claims(connection) if job in {None, claim.job})
         else:
             found = executions(connection, job)
+    if as_json:
+        json_lines(found)
+        return
     if not found:
         typer.echo("No claim is stale." if stale else "There is no claim.")
         return

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 
 _NAMED = 10
 _LEAST_FREE = 1 << 30  # bytes
+_LEAST_FILES = 10_000
 _LONGEST_SILENCE = 120  # seconds; a heartbeat comes every 30
 _MIGRATE = "run `ticketflow migrate`"
 
@@ -86,7 +88,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield _versions()
     yield _configured(settings)
     yield from (Finding("settings", State.STOPPED, *sentence.split("; ", 1)) for sentence in unknown_variables())
-    yield _folder(settings, databases)
+    yield disk(settings, databases)
     yield _code_location()
     yield _server(databases)
     if databases.embedded is not None and not databases.embedded.is_running():
@@ -131,18 +133,30 @@ def _configured(settings: Settings) -> Finding:
     return Finding("settings", State.OK, ", ".join(f"{name} {value}" for name, value in plain.items()))
 
 
-def _folder(settings: Settings, databases: Databases) -> Finding:
+def disk(settings: Settings, databases: Databases) -> Finding:
+    """Whether there is room where this project writes on this host, and the home can be written to."""
     home = settings.home.absolute()
-    folders = [home] if databases.embedded is None else [home, databases.embedded.data]
+    folders = [home, *(place for place in (_statements(settings),) if place is not None)]
+    if databases.embedded is not None:
+        folders.append(databases.embedded.data)
     for folder in folders:
         there = next(path for path in (folder, *folder.parents) if path.exists())
         free = shutil.disk_usage(there).free
         if free < _LEAST_FREE:
             return Finding("disk", State.WRONG, f"{free >> 20} MiB free below {there}", "make room")
+        files = os.statvfs(there)
+        # File systems that make them as they need them have none.
+        if files.f_files and files.f_favail < _LEAST_FILES:
+            return Finding("disk", State.WRONG, f"{files.f_favail:,} more files fit below {there}", "delete some")
     there = next(path for path in (home, *home.parents) if path.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         return Finding("disk", State.WRONG, f"{there} is not writable", "set TICKETFLOW_HOME to a folder that is")
     return Finding("disk", State.OK, f"{shutil.disk_usage(there).free >> 30} GiB free below {home}")
+
+
+def _statements(settings: Settings) -> Path | None:
+    place = settings.statements_place
+    return None if place is None or "://" in place else Path(place).absolute()
 
 
 def _code_location() -> Finding:
@@ -267,12 +281,17 @@ def _pools(instance: DagsterInstance) -> Finding:
     unlimited = unlimited_pools(instance, POOLS)
     if unlimited:
         return Finding("pools", State.WRONG, f"no limit is set for {', '.join(unlimited)}", _MIGRATE)
-    limits = {pool.name: pool.limit for pool in instance.event_log_storage.get_pool_limits()}
-    paused = [name for name in POOLS if limits[name] == 0]
+    paused = paused_pools(instance)
     if paused:
         mend = "set its limit to 1 in the UI: Deployment, Concurrency"
         return Finding("pools", State.STOPPED, f"paused by a limit of 0: {', '.join(paused)}", mend)
+    limits = {pool.name: pool.limit for pool in instance.event_log_storage.get_pool_limits()}
     return Finding("pools", State.OK, ", ".join(f"{name} {limit}" for name, limit in sorted(limits.items())))
+
+
+def paused_pools(instance: DagsterInstance) -> list[str]:
+    """The pools of which no run starts, since their limit is 0."""
+    return sorted(pool.name for pool in instance.event_log_storage.get_pool_limits() if pool.limit == 0)
 
 
 def daemon(instance: DagsterInstance) -> Finding:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.terminal import AsJson
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ def effects(
     reservation: Annotated[str | None, typer.Option(metavar="REF", help="One reservation.")] = None,
     event: Annotated[str | None, typer.Option(metavar="REF", help="An event and its reservations.")] = None,
     organization: Annotated[str | None, typer.Option(metavar="REF", help="An organization and its events.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a table.")] = False,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """Show what one reservation, event or organization got: the last 1,000 effects, the oldest of them first."""
     from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import json_lines
     from ticketflow_orch.effects import effects_on_event, effects_on_organization, effects_on_reservation
 
     if [reservation, event, organization].count(None) != 2:  # noqa: PLR2004 - all but one
@@ -37,17 +40,9 @@ def effects(
         else:
             found = effects_on_organization(connection, str(organization))
     if as_json:
-        _print_lines(found)
+        json_lines(found)
     else:
         _print_table(found)
-
-
-def _print_lines(effects: Sequence[Effect]) -> None:
-    import json
-    from dataclasses import asdict
-
-    for effect in effects:
-        typer.echo(json.dumps(asdict(effect), default=lambda instant: instant.isoformat()))
 
 
 def _print_table(effects: Sequence[Effect]) -> None:

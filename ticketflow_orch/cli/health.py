@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,42 +17,82 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
 
     from ticketflow_orch.databases import Databases
+    from ticketflow_orch.deadlines import Asked
     from ticketflow_orch.installation import Installation
     from ticketflow_orch.settings import Settings
 
 _LAUNCH_AGAIN = "correct what it says and launch it again in the UI, or leave it to its next window"
 # Every daily window comes within it, also on the day with 25 hours.
 _WINDOWS_WITHIN = timedelta(hours=26)
+# In seconds: when all must be told, well below what a watchdog waits; and what is left then for the last questions.
+LONGEST = 15.0
+_LAST = 4.0
 
 
-def health() -> None:
+def health(
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object: whether all is well, and what is not.")
+    ] = False,
+) -> None:
     """Print one line for each problem; exit code 1 when there is any. Starts and changes nothing.
 
-    Looks at databases, schema, daemon, runs without a worker, work that is due for too long, windows that were missed
-    or not completed, runs that failed, stale claims, unsettled months, what stands in the way of months, the outbox,
-    alerts that only a person can end, and the clocks.
+    Looks at databases, schema, daemon, schedules and sensors, runs without a worker, pools, disks, work that is due for
+    too long, windows that were missed or not completed, runs that failed, stale claims, unsettled months, what stands
+    in the way of months, the outbox, alerts that only a person can end, and the clocks. Ends within half a minute,
+    whatever becomes of those who are asked.
     """
     from ticketflow_orch.settings import settings
 
-    found = False
+    found = []
     for problem in examine(settings()):
-        found = True
-        typer.echo(problem)
+        found.append(problem)
+        if not as_json:
+            typer.echo(problem)
+    if as_json:
+        typer.echo(json.dumps({"ok": not found, "problems": found}, ensure_ascii=False))
     if found:
         raise typer.Exit(1)
-    typer.echo("ok")
+    if not as_json:
+        typer.echo("ok")
 
 
-def examine(settings: Settings) -> Iterator[str]:
-    """One line for each problem, what others depend on first.
+def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
+    """One line for each problem, what others depend on first; complete after `longest` seconds, whoever is silent.
+
+    Both databases and this host are asked at once, so that one that does not answer hides nothing about the others.
 
     Raises:
         InputError: the settings themselves contradict each other.
     """
-    from ticketflow_orch.database import connect_engine
     from ticketflow_orch.databases import resolve
+    from ticketflow_orch.deadlines import Asked, NoAnswerError
 
     databases = resolve(settings)
+    longest = LONGEST if longest is None else longest
+    deadline = time.monotonic() + longest
+    is_usable = threading.Event()
+    ours = Asked(lambda: _ours(databases, settings, is_usable))
+    dagsters = Asked(lambda: _dagsters(databases, settings, partial(_has_told, ours, is_usable, deadline - _LAST)))
+    host = Asked(lambda: _host(databases, settings))
+    for asked, silent in (
+        (ours, "database: it accepts connections and does not answer"),
+        (dagsters, "dagster: its database accepts connections and does not answer"),
+        (host, "disk: its files do not answer"),
+    ):
+        try:
+            yield from asked.until(deadline)
+        except NoAnswerError:
+            yield (f"{silent} within {longest:.0f} s; see its server, the network or pooler before it, and its locks.")
+
+
+def _has_told(asked: Asked[str], is_usable: threading.Event, deadline: float) -> bool:
+    return asked.wait(deadline) and is_usable.is_set()
+
+
+def _ours(databases: Databases, settings: Settings, is_usable: threading.Event) -> Iterator[str]:
+    from ticketflow_orch.database import connect_engine
+
     engine = connect_engine(databases.ticketflow, "ticketflow health", connections=2)
     try:
         found = _database(databases, engine)
@@ -56,9 +100,27 @@ def examine(settings: Settings) -> Iterator[str]:
             yield found
         else:
             yield from _answered(_situation(engine, settings))
-        yield from _answered(_dagster(databases, settings, engine if found is None else None))
+            is_usable.set()
     finally:
         engine.dispose()
+
+
+def _dagsters(databases: Databases, settings: Settings, ours_is_usable: Callable[[], bool]) -> Iterator[str]:
+    from ticketflow_orch.database import connect_engine
+
+    engine = connect_engine(databases.ticketflow, "ticketflow health", connections=1)
+    try:
+        yield from _answered(_dagster(databases, settings, lambda: engine if ours_is_usable() else None))
+    finally:
+        engine.dispose()
+
+
+def _host(databases: Databases, settings: Settings) -> Iterator[str]:
+    from ticketflow_orch.cli.diagnosis import State, disk
+
+    finding = disk(settings, databases)
+    if finding.state != State.OK:
+        yield f"disk: {finding.detail}; {finding.mend}."
 
 
 def _answered(lines: Iterator[str]) -> Iterator[str]:
@@ -133,8 +195,10 @@ def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
         yield f"routes: nothing is delivered from here: {'; '.join(differences)}; {FIX}."
 
 
-def _dagster(databases: Databases, settings: Settings, engine: Engine | None) -> Iterator[str]:
-    from ticketflow_orch.cli.diagnosis import State, daemon, runs_without_worker
+def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine | None]) -> Iterator[str]:
+    """What Dagster's storage tells; `ours` waits for our own database, and is None where that tells nothing."""
+    from ticketflow_orch.cli.automation import standing_still
+    from ticketflow_orch.cli.diagnosis import State, daemon, paused_pools, runs_without_worker
     from ticketflow_orch.databases import DAGSTERS, fault
     from ticketflow_orch.instance import dagster_home, home_is_current, storage_is_current, untouched
 
@@ -154,7 +218,12 @@ def _dagster(databases: Databases, settings: Settings, engine: Engine | None) ->
         if finding.state != State.OK:
             yield f"daemon: {finding.detail}; {finding.mend}."
         yield from runs_without_worker(instance)
+        paused = paused_pools(instance)
+        if paused:
+            yield f"pools: paused by a limit of 0: {', '.join(paused)}; set it to 1 in the UI: Deployment, Concurrency."
+        engine = ours()
         if engine is not None:
+            yield from standing_still(instance, is_daemon_alive=finding.state == State.OK)
             yield from _missed_windows(engine, instance, settings)
             yield from _failed_runs(engine, instance)
 

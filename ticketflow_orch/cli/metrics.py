@@ -12,6 +12,9 @@ from ticketflow_orch.errors import InputError
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from ticketflow_orch.settings import Settings
+    from ticketflow_orch.situation import Situation
+
 HOST = "127.0.0.1"
 
 
@@ -23,32 +26,75 @@ def metrics(
         int | None, typer.Option(min=1, max=65535, metavar="PORT", help=f"Answer scrapes on {HOST} until Ctrl-C.")
     ] = None,
 ) -> None:
-    """Print the metrics in Prometheus' format; or write them to a file, or serve them, read anew at each scrape."""
-    from prometheus_client import CollectorRegistry, generate_latest, write_to_textfile
+    """Print the metrics in Prometheus' format; or write them to a file, or serve them, read anew at each scrape.
 
-    from ticketflow_orch.cli.session import database
-    from ticketflow_orch.metrics import TicketFlowCollector
+    Ends, or answers, within half a minute: where the database does not, `ticketflow_up` is 0.
+    """
     from ticketflow_orch.settings import settings
-    from ticketflow_orch.targets import ordinary_file
 
     if textfile is not None and serve is not None:
         raise InputError("Name --textfile or --serve, not both.")
+    if serve is not None:
+        _serve(settings(), serve)
+    else:
+        _write(settings(), textfile)
+
+
+def _write(said: Settings, textfile: Path | None) -> None:
+    from prometheus_client import CollectorRegistry, generate_latest, write_to_textfile
+
+    from ticketflow_orch.deadlines import NoAnswerError, answer_within
+    from ticketflow_orch.metrics import LONGEST, Told, families, is_up
+    from ticketflow_orch.targets import ordinary_file
+
+    target = None if textfile is None else ordinary_file(textfile)
+
+    def write(told: Told) -> None:
+        registry = CollectorRegistry()
+        registry.register(told)
+        try:
+            if target is None:
+                typer.echo(generate_latest(registry).decode("utf-8"), nl=False)
+            else:
+                write_to_textfile(str(target), registry)
+        except OSError as error:
+            raise InputError(f"{textfile} cannot be written ({error.strerror}); name a file elsewhere.") from None
+
+    try:
+        situation = answer_within(LONGEST, lambda: _read(said))
+    except NoAnswerError:
+        write(Told([is_up(answers=False)]))
+        typer.echo(f"error: The database did not answer within {LONGEST:.0f} s; `ticketflow health` asks on.", err=True)
+        raise typer.Exit(1) from None
+    except Exception:
+        # A file that stays as it was would go on saying that all is well.
+        if target is not None:
+            write(Told([is_up(answers=False)]))
+        raise
+    write(Told(list(families(situation))))
+
+
+def _read(said: Settings) -> Situation:
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.situation import read_situation
+
+    with database("metrics", agreeing=False) as engine:
+        return read_situation(engine, said)
+
+
+def _serve(said: Settings, port: int) -> None:
+    from prometheus_client import CollectorRegistry
+
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.metrics import TicketFlowCollector
+
     registry = CollectorRegistry()
-    said = settings()
     with database("metrics", agreeing=False) as engine:
         registry.register(TicketFlowCollector(engine, said))
-        if serve is not None:
-            _serve(registry, serve)
-        elif textfile is None:
-            typer.echo(generate_latest(registry).decode("utf-8"), nl=False)
-        else:
-            try:
-                write_to_textfile(str(ordinary_file(textfile)), registry)
-            except OSError as error:
-                raise InputError(f"{textfile} cannot be written ({error.strerror}); name a file elsewhere.") from None
+        _answer_scrapes(registry, port)
 
 
-def _serve(registry: CollectorRegistry, port: int) -> None:
+def _answer_scrapes(registry: CollectorRegistry, port: int) -> None:
     import signal
     import threading
 

@@ -7,19 +7,37 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.terminal import AsJson, DryRun
 from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Callable, Sequence
+    from uuid import UUID
 
+    from sqlalchemy import Connection
+
+    from ticketflow_orch.outbox_bulk import Which
     from ticketflow_orch.outbox_desk import Attempt, Detail, StopKind
+
+_NAMED = 20
 
 app = typer.Typer(
     help="Show and deliver what waits in the outbox, and decide about what is stuck.", no_args_is_help=True
 )
 EventId = Annotated[str, typer.Argument(metavar="ID", help="The event's id, as `outbox list` shows it.")]
 EventType = Annotated[str | None, typer.Option("--type", help="Only of this event type.")]
+AnyEventId = Annotated[
+    str | None, typer.Argument(metavar="[ID]", help="The event's id, as `outbox list` shows it; without it: many.")
+]
+OlderThan = Annotated[
+    str | None, typer.Option(metavar="LENGTH", help="Only what occurred longer ago, such as P3D, or in seconds.")
+]
+ErrorText = Annotated[
+    str | None, typer.Option("--error", metavar="TEXT", help="Only where the last error has this text in it.")
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Agree to how many they are; without it they are only counted.")]
 Destination = Annotated[str | None, typer.Option(help="A destination of the configuration of delivery.")]
 
 
@@ -29,10 +47,12 @@ def list_(
     event_type: EventType = None,
     aggregate: Annotated[str | None, typer.Option(metavar="ID", help="Only of the aggregate of this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List events that are not delivered, the oldest first."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
     from ticketflow_orch.delivery import printable
     from ticketflow_orch.outbox_desk import list_events
 
@@ -40,6 +60,9 @@ def list_(
         found = list_events(
             connection, state=state and state.upper(), event_type=event_type, aggregate=aggregate, limit=limit
         )
+    if as_json:
+        json_lines(found)
+        return
     if not found:
         typer.echo("There is no such event." if state or event_type or aggregate else "Everything is delivered.")
         return
@@ -84,6 +107,8 @@ def redrive(
     since: Annotated[
         str | None, typer.Option(metavar="INSTANT", help="Only what died at or after it; ISO 8601 with an offset.")
     ] = None,
+    *,
+    dry_run: DryRun = False,
 ) -> None:
     """Send dead events once more, under the same ids, with a new budget of attempts."""
     from ticketflow_orch import outbox_desk
@@ -100,54 +125,77 @@ def redrive(
             types,
             None if since is None else parse_instant(since),
         )
-        number = outbox_desk.redrive(connection, choice)
-    typer.echo(f"{counted(number, 'event')} to be delivered again.")
+        number = (outbox_desk.would_redrive if dry_run else outbox_desk.redrive)(connection, choice)
+    would = "would be" if dry_run else "to be"
+    typer.echo(f"{counted(number, 'event')} {would} delivered again.")
 
 
 @app.command("hold")
-def hold(event_id: EventId) -> None:
-    """Keep a pending event, and with it the later ones of its aggregate, until it is released."""
+def hold(
+    event_id: AnyEventId = None,
+    event_type: EventType = None,
+    older_than: OlderThan = None,
+    error: ErrorText = None,
+    *,
+    yes: Yes = False,
+) -> None:
+    """Keep a pending event, and with it the later ones of its aggregate, until it is released; or many."""
     from ticketflow_orch import outbox_desk
-    from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
 
-    with database("outbox") as engine, transaction(engine) as connection:
-        outbox_desk.hold(connection, outbox_desk.parse_event_id(event_id))
+    if event_id is None:
+        _many(_which(("PENDING",), event_type, older_than, error), "held", outbox_desk.hold, agreed=yes)
+        return
+    _require_alone(event_type, older_than, error)
+    _one(event_id, outbox_desk.hold)
     typer.echo(f"Event {event_id} is held; later ones of its aggregate wait for it.")
 
 
 @app.command("release")
-def release(event_id: EventId) -> None:
-    """Let a held event go."""
+def release(
+    event_id: AnyEventId = None,
+    event_type: EventType = None,
+    older_than: OlderThan = None,
+    error: ErrorText = None,
+    *,
+    yes: Yes = False,
+) -> None:
+    """Let a held event go, or many."""
     from ticketflow_orch import outbox_desk
-    from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
 
-    with database("outbox") as engine, transaction(engine) as connection:
-        outbox_desk.release(connection, outbox_desk.parse_event_id(event_id))
+    if event_id is None:
+        _many(_which(("HELD",), event_type, older_than, error), "released", outbox_desk.release, agreed=yes)
+        return
+    _require_alone(event_type, older_than, error)
+    _one(event_id, outbox_desk.release)
     typer.echo(f"Event {event_id} is due.")
 
 
 @app.command("resolve")
 def resolve(
-    event_id: EventId,
+    event_id: AnyEventId = None,
+    event_type: EventType = None,
+    older_than: OlderThan = None,
+    error: ErrorText = None,
+    *,
     resolution: Annotated[
         str, typer.Option("--as", help="delivered, again (it was not: send it once more), dead or dropped.")
     ],
+    yes: Yes = False,
 ) -> None:
-    """Say what became of an event in doubt or dead, drop one that is held, take up one that is suppressed."""
-    from typing import cast, get_args
+    """Say what became of an event in doubt or dead, or of many; drop what is held, take up what is suppressed."""
+    from typing import get_args
 
     from ticketflow_orch import outbox_desk
-    from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.delivery.kinds import KINDS
 
     if resolution not in get_args(outbox_desk.Resolution):
         raise InputError(f"--as {resolution} is unknown; say delivered, again, dead or dropped.")
-    known = cast("outbox_desk.Resolution", resolution)
-    with database("outbox") as engine, transaction(engine) as connection:
-        outbox_desk.resolve(connection, KINDS, outbox_desk.parse_event_id(event_id), known, _who())
+    if event_id is None:
+        states = ("IN_DOUBT",) if resolution == "dead" else ("IN_DOUBT", "DEAD")
+        which = _which(states, event_type, older_than, error)
+        _many(which, f"resolved as {resolution}", _resolving(resolution), agreed=yes)
+        return
+    _require_alone(event_type, older_than, error)
+    _one(event_id, _resolving(resolution))
     typer.echo(f"Event {event_id} is resolved: {resolution}.")
 
 
@@ -179,15 +227,37 @@ def destinations() -> None:
     )
 
 
+@app.command("drop")
+def drop(
+    event_id: AnyEventId = None,
+    event_type: EventType = None,
+    older_than: OlderThan = None,
+    error: ErrorText = None,
+    *,
+    yes: Yes = False,
+) -> None:
+    """Never send an event that is dead, in doubt or held; or many. The business learns of it as of any other end."""
+    if event_id is None:
+        which = _which(("DEAD", "IN_DOUBT", "HELD"), event_type, older_than, error)
+        _many(which, "dropped", _resolving("dropped"), agreed=yes)
+        return
+    _require_alone(event_type, older_than, error)
+    _one(event_id, _resolving("dropped"))
+    typer.echo(f"Event {event_id} is dropped: it is never sent.")
+
+
 @app.command("stops")
-def stops() -> None:
+def stops(*, as_json: AsJson = False) -> None:
     """List what is not delivered until somebody resumes it."""
     from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
 
     with database("outbox") as engine, engine.connect() as connection:
         found = outbox_desk.stops(connection)
+    if as_json:
+        json_lines(found)
+        return
     if not found:
         typer.echo("Nothing is stopped.")
         return
@@ -303,6 +373,73 @@ def _told_to_end(grace: float) -> threading.Event:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     return stop
+
+
+def _resolving(resolution: str) -> Callable[[Connection, UUID], None]:
+    from typing import cast
+
+    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.delivery.kinds import KINDS
+
+    known = cast("outbox_desk.Resolution", resolution)
+
+    def decide(connection: Connection, event_id: UUID) -> None:
+        outbox_desk.resolve(connection, KINDS, event_id, known, _who())
+
+    return decide
+
+
+def _one(event_id: str, decide: Callable[[Connection, UUID], None]) -> None:
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.database import transaction
+    from ticketflow_orch.outbox_desk import parse_event_id
+
+    with database("outbox") as engine, transaction(engine) as connection:
+        decide(connection, parse_event_id(event_id))
+
+
+def _many(which: Which, done: str, decide: Callable[[Connection, UUID], None], *, agreed: bool) -> None:
+    """Count the events that are `which`, by type and state, and decide about them once somebody has `agreed`."""
+    from ticketflow_orch import outbox_bulk
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.delivery import printable
+
+    with database("outbox") as engine:
+        with engine.connect() as connection:
+            kinds = outbox_bulk.count(connection, which)
+        if not kinds:
+            typer.echo("There is no such event.")
+            return
+        plain_table(
+            ("type", "state", "events", "since (UTC)", "error of one"),
+            (
+                (kind.event_type, kind.state, f"{kind.events:,}", moment(kind.since), printable(kind.error or ""))
+                for kind in kinds
+            ),
+        )
+        if not agreed:
+            events = counted(sum(kind.events for kind in kinds), "event")
+            typer.echo(f"{events} would be {done}; repeat the command with --yes to agree.")
+            return
+        number, refused = outbox_bulk.decide(engine, which, decide)
+    typer.echo(f"{counted(number, 'event')} {done}.")
+    for why in refused[:_NAMED]:
+        typer.echo(f"left: {why}", err=True)
+    if refused:
+        raise typer.Exit(1)
+
+
+def _which(states: Sequence[str], event_type: str | None, older_than: str | None, error: str | None) -> Which:
+    from ticketflow_orch.outbox_bulk import Which
+    from ticketflow_orch.settings import parse_length
+
+    return Which(states, event_type, None if older_than is None else parse_length(older_than), error)
+
+
+def _require_alone(*others: str | None) -> None:
+    if any(other is not None for other in others):
+        raise InputError("Name an event's id, or --type, --older-than and --error for many; not both.")
 
 
 def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKind, str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ticketflow_orch.account import account
+from ticketflow_orch.cli.terminal import AsJson
 from ticketflow_orch.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,10 +34,12 @@ def list_(
     currency: CurrencyOption = None,
     state: Annotated[str | None, typer.Option(help="Such as held, in_doubt or rejected.")] = None,
     organization: Annotated[str | None, typer.Option(metavar="REF", help="Only this organization's.")] = None,
+    *,
+    as_json: AsJson = False,
 ) -> None:
     """List the last 100 payouts, the newest first."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.cli.terminal import json_lines, plain_table
     from ticketflow_orch.currencies.terms import code
     from ticketflow_orch.money import written_out
     from ticketflow_orch.months import Month
@@ -53,6 +56,9 @@ def list_(
             organization=organization,
             limit=_MOST,
         )
+    if as_json:
+        json_lines(found)
+        return
     if stop is not None:
         typer.echo(f"Payouts are paused: {stop}.")
     if not found:
@@ -77,14 +83,17 @@ def list_(
 
 
 @app.command("show")
-def show(reference: Reference) -> None:
+def show(reference: Reference, *, as_json: AsJson = False) -> None:
     """Show one payout: what became of it, who decided what, and how far its delivery is."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.cli.terminal import json_lines, plain_table
     from ticketflow_orch.payouts.listing import payout
 
     with database("payouts") as engine, engine.connect() as connection:
         found = payout(connection, reference)
+    if as_json:
+        json_lines([found])
+        return
     plain_table(("", ""), [line for line in _lines(found) if line[1]])
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.terminal import AsJson
 from ticketflow_orch.errors import InputError
 
 app = typer.Typer(help="Payments that are stuck, and money without a ticket.", no_args_is_help=True)
@@ -13,14 +14,17 @@ _MOST = 100
 
 
 @app.command("stuck")
-def stuck() -> None:
+def stuck(*, as_json: AsJson = False) -> None:
     """List reservations whose payment outlasted its grace; they hold their seats until a person resolves them."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
     from ticketflow_orch.stuck_payments import stuck_payments
 
     with database("reservations") as engine, engine.connect() as connection:
         found = stuck_payments(connection, _MOST)
+    if as_json:
+        json_lines(found)
+        return
     if not found:
         typer.echo("No payment is stuck.")
         return
@@ -69,15 +73,18 @@ def resolve(
 
 
 @app.command("unticketed")
-def unticketed() -> None:
+def unticketed(*, as_json: AsJson = False) -> None:
     """List captures that came after their reservation had ended: to be refunded, or sold a ticket anew."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
     from ticketflow_orch.lifecycle import money_without_ticket
     from ticketflow_orch.money import written_out
 
     with database("reservations") as engine, engine.connect() as connection:
         found = money_without_ticket(connection, _MOST)
+    if as_json:
+        json_lines(found)
+        return
     if not found:
         typer.echo("All money has its ticket.")
         return

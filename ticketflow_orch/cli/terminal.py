@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 # Where nobody looks at columns, lines must not be broken to fit eighty of them.
 _WIDTH_OF_A_FILE = 200
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a table.")]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -85,3 +90,19 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in filled:
         table.add_row(*(Text(row[place], overflow="fold") for place in shown))
     console().print(table)
+
+
+def json_lines(rows: Iterable[object]) -> None:
+    """Print each dataclass of `rows` as one JSON object a line: instants in ISO 8601, money in minor units.
+
+    Nothing is printed where there is none.
+    """
+    import json
+    from dataclasses import asdict
+
+    for row in rows:
+        typer.echo(json.dumps(asdict(row), default=_plain, ensure_ascii=False))  # type: ignore[call-overload]
+
+
+def _plain(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)

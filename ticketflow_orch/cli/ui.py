@@ -158,6 +158,7 @@ class _Watch:
         while not condition():
             if self.ending.wait(0.1):
                 return False
+            self.children.keep_logs_small()
             ended = self.children.first_ended()
             if ended is not None:
                 raise _ProcessError(

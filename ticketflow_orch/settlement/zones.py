@@ -7,13 +7,10 @@ from datetime import date, datetime
 
 from sqlalchemy import Connection, Row, text
 
-from ticketflow_orch.database import clocks
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import business_timezone
 from ticketflow_orch.months import Month, known_zones, last_zone_to_finish, to_the_minute
-
-# How far this host's clock may be from the database's for a month to be settled, in seconds.
-LARGEST_CLOCK_DIFFERENCE = 60.0
+from ticketflow_orch.two_clocks import judged_at
 
 
 def zones_in_use(connection: Connection) -> list[str]:
@@ -50,19 +47,10 @@ def _distinct_zones(connection: Connection) -> list[str]:
 def require_over(connection: Connection, month: Month, now: datetime) -> None:
     """Raise InputError unless `month` is over in every zone in use, by `now` (aware) and by the database's clock.
 
-    Names the last zone and when. A host whose own clock is far from the database's may settle nothing: one of the two
-    is wrong, and nobody can say which. In a database that is made for rehearsals `now` alone decides.
+    Names the last zone and when. A host whose own clock is far from the database's may settle nothing; see `judged_at`.
     """
-    database_now, difference = clocks(connection)
-    if abs(difference) > LARGEST_CLOCK_DIFFERENCE:
-        direction = "ahead of" if difference > 0 else "behind"
-        raise InputError(
-            f"This host's clock is {abs(difference):.0f} s {direction} the database's, and more than "
-            f"{LARGEST_CLOCK_DIFFERENCE:.0f} s settle nothing; correct the clock that is wrong."
-        )
+    earlier = judged_at(connection, now, "settle nothing")
     timezone, ends_at = last_zone_to_finish(month, zones_in_use(connection) or ["UTC"])
-    is_rehearsal = connection.execute(text("SELECT rehearsal FROM installation")).scalar_one()
-    earlier = now if is_rehearsal else min(now, database_now)
     if earlier < ends_at:
         here = business_timezone(connection)
         raise InputError(

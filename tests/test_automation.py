@@ -1,0 +1,143 @@
+"""Schedules and sensors that stand still: switched off, without a code server, or failing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+from dagster._core.remote_origin import (
+    InProcessCodeLocationOrigin,
+    RemoteInstigatorOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.scheduler.instigation import (
+    InstigatorState,
+    InstigatorStatus,
+    InstigatorType,
+    ScheduleInstigatorData,
+    SensorInstigatorData,
+    TickData,
+    TickStatus,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._utils.error import SerializableErrorInfo
+
+from schedules import SCHEDULES
+from sensors import SENSORS
+from ticketflow_orch.cli.automation import standing_still
+
+NOW = datetime(2026, 6, 2, 12, 0, 30, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+FREQUENT = ("expire_reservations_schedule", "outbox_relay", "stale_claims", "board_watch")
+
+
+@pytest.fixture
+def instance(tmp_path: Path) -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        yield instance
+
+
+def origin(name: str) -> RemoteInstigatorOrigin:
+    location = InProcessCodeLocationOrigin(LoadableTargetOrigin(), location_name="ticketflow")
+    return RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), name)
+
+
+def seen(
+    instance: dg.DagsterInstance,
+    name: str,
+    status: InstigatorStatus = InstigatorStatus.DECLARED_IN_CODE,
+    *,
+    ago: timedelta = SECOND,
+    error: tuple[str, str] | None = None,
+) -> None:
+    """A schedule or sensor that was evaluated `ago`, and failed with an `error` of a class."""
+    is_schedule = name in {schedule.name for schedule in SCHEDULES}
+    kind = InstigatorType.SCHEDULE if is_schedule else InstigatorType.SENSOR
+    at = (NOW - ago).timestamp()
+    data = ScheduleInstigatorData("* * * * *", 1.0) if is_schedule else SensorInstigatorData(last_tick_timestamp=at)
+    state = InstigatorState(origin(name), kind, status, data)
+    if instance.get_instigator_state(state.instigator_origin_id, state.selector_id) is None:
+        instance.add_instigator_state(state)
+    told = error and SerializableErrorInfo(error[1], [], error[0], None)
+    instance.create_tick(
+        TickData(
+            state.instigator_origin_id, name, kind, TickStatus.FAILURE if error else TickStatus.SKIPPED, at,
+            selector_id=state.selector_id, error=told or None,
+        )
+    )  # fmt: skip
+
+
+def all_seen(instance: dg.DagsterInstance, **changed: timedelta) -> None:
+    for one in (*SCHEDULES, *SENSORS):
+        seen(instance, one.name, ago=changed.get(one.name, SECOND))
+
+
+def found(instance: dg.DagsterInstance, *, is_daemon_alive: bool = True) -> list[str]:
+    return list(standing_still(instance, is_daemon_alive=is_daemon_alive, now=NOW))
+
+
+def test_where_nobody_has_evaluated_anything_yet_nothing_is_said(instance: dg.DagsterInstance) -> None:
+    assert found(instance) == []
+
+
+def test_where_all_were_evaluated_in_time_nothing_is_said(instance: dg.DagsterInstance) -> None:
+    all_seen(instance, close_events_schedule=timedelta(hours=9), missed_windows=timedelta(minutes=5))
+    assert found(instance) == []
+
+
+@pytest.mark.parametrize("name", ["close_events_schedule", "outbox_relay"])
+@pytest.mark.parametrize("is_daemon_alive", [True, False])
+def test_what_somebody_switched_off_is_named_whether_or_not_the_daemon_lives(
+    instance: dg.DagsterInstance, name: str, is_daemon_alive: bool
+) -> None:
+    seen(instance, name, InstigatorStatus.STOPPED)
+    assert found(instance, is_daemon_alive=is_daemon_alive) == [
+        f"{name} is switched off, so its work is not done; switch it on in the UI, under Automation."
+    ]
+
+
+def test_one_that_is_left_alone_is_named_and_only_where_the_daemon_lives(instance: dg.DagsterInstance) -> None:
+    all_seen(instance, outbox_relay=timedelta(minutes=10), close_events_schedule=timedelta(hours=30))
+    assert [line.partition(" has not been evaluated since")[0] for line in found(instance)] == [
+        "close_events_schedule",
+        "outbox_relay",
+    ]
+    assert found(instance, is_daemon_alive=False) == []
+
+
+def test_where_everything_that_comes_by_the_minute_is_left_alone_it_is_the_code_server(
+    instance: dg.DagsterInstance,
+) -> None:
+    all_seen(instance, **dict.fromkeys((one.name for one in (*SCHEDULES, *SENSORS)), timedelta(minutes=10)))
+    [line] = found(instance)
+    assert line.startswith("code server: no schedule or sensor has been evaluated since 2026-06-02T11:50:30+00:00;")
+
+
+def test_a_code_server_that_is_away_is_one_line_and_not_one_for_each(instance: dg.DagsterInstance) -> None:
+    away = ("DagsterUserCodeUnreachableError", "Could not reach user code server. gRPC Error code: UNAVAILABLE")
+    for one in (*SCHEDULES, *SENSORS):
+        seen(instance, one.name, error=away)
+    [line] = found(instance)
+    assert line.startswith("code server: ")
+
+
+def test_an_evaluation_that_failed_is_told_with_its_first_line_until_a_run_makes_up_for_it(
+    instance: dg.DagsterInstance,
+) -> None:
+    all_seen(instance)
+    seen(
+        instance,
+        "outbox_relay",
+        ago=timedelta(0),
+        error=("OperationalError", "connection refused.\nIs the server running?"),
+    )
+    seen(instance, "payouts_schedule", ago=timedelta(0), error=("OperationalError", "connection refused"))
+    assert found(instance) == [
+        f"{name}: its last evaluation failed: connection refused; correct that: it is evaluated again at its next tick."
+        for name in ("payouts_schedule", "outbox_relay")
+    ]
+    instance.add_run(dg.DagsterRun("payouts_job"))
+    assert [line.partition(":")[0] for line in found(instance)] == ["outbox_relay"]

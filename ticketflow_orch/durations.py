@@ -1,0 +1,127 @@
+"""How long work took and how fast events were delivered in the last day: distributions that a database counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate, groupby
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+# In seconds. Minute jobs take less than one, the settlement of millions minutes.
+RUN_TIMES = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
+# A resident relay takes tenths of a second, a retried delivery hours.
+LATENCIES = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 3600.0, 86400.0)
+# Over which a rate is taken, in seconds.
+RATE_OVER = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """How many of what `label` names took up to so many seconds, for each of the edges and without any; their sum."""
+
+    label: str
+    edges: Sequence[float]
+    cumulative: tuple[int, ...]
+    seconds: float
+
+    @property
+    def buckets(self) -> list[tuple[str, float]]:
+        """The counts as Prometheus has them: each edge, and how many took no longer."""
+        return [(str(edge), count) for edge, count in zip((*self.edges, "+Inf"), self.cumulative, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What a destination of the outbox saw: events `delivered` and `attempts` in the last day, and by the second.
+
+    `attempts` are those of events that ended in the last day, or wait still. `rate` is that of the last five minutes.
+    """
+
+    destination: str
+    delivered: int
+    attempts: int
+    rate: float
+
+
+def run_times(connection: Connection, since: datetime, from_key: str, to_key: str) -> tuple[Distribution, ...]:
+    """How long completed windows between both keys took that ended since then, by job."""
+    values = {"since": since, "from_key": from_key, "to_key": to_key, "edges": list(RUN_TIMES)}
+    return _distributions(connection.execute(_RUN_TIMES, values), RUN_TIMES)
+
+
+def latencies(connection: Connection, since: datetime, most: int) -> tuple[Distribution, ...]:
+    """How long events that were delivered since then waited from their cause, by destination; the last `most`."""
+    values = {"since": since, "most": most, "edges": list(LATENCIES)}
+    return _distributions(connection.execute(_LATENCIES, values), LATENCIES)
+
+
+def traffic(connection: Connection, since: datetime, most: int) -> tuple[Traffic, ...]:
+    """What each destination saw since then; of what ended and of what waits `most` are looked at."""
+    rows = connection.execute(_TRAFFIC, {"since": since, "most": most, "over": RATE_OVER})
+    return tuple(Traffic(row.destination, row.delivered, row.attempts, row.recent / RATE_OVER) for row in rows)
+
+
+def _distributions(rows: Iterable[Row[Any]], edges: Sequence[float]) -> tuple[Distribution, ...]:
+    found = []
+    for label, of_label in groupby(rows, key=lambda row: row.label):
+        counts = [0] * (len(edges) + 1)
+        seconds = 0.0
+        for row in of_label:
+            counts[row.bucket] = row.number
+            seconds += row.seconds
+        found.append(Distribution(label, edges, tuple(accumulate(counts)), seconds))
+    return tuple(found)
+
+
+# The jobs that have claims, by one index probe a job.
+JOBS = """
+    RECURSIVE known (job) AS (
+        (SELECT job FROM job_execution ORDER BY job LIMIT 1)
+        UNION ALL
+        SELECT (SELECT job FROM job_execution WHERE job > known.job ORDER BY job LIMIT 1)
+        FROM known WHERE job IS NOT NULL
+    )
+"""
+
+_RUN_TIMES = text(f"""
+    WITH {JOBS}
+    SELECT known.job AS label, width_bucket(took.seconds, CAST(:edges AS float[])) AS bucket, count(*) AS number,
+        sum(took.seconds) AS seconds
+    FROM known
+    JOIN job_execution AS done ON done.job = known.job
+        AND idempotency_key >= :from_key AND idempotency_key < :to_key
+        AND state = 'COMPLETED' AND finished_at >= CAST(:since AS timestamptz)
+    CROSS JOIN LATERAL (SELECT CAST(extract(epoch FROM finished_at - started_at) AS float) AS seconds) AS took
+    GROUP BY label, bucket ORDER BY label, bucket
+""")
+
+_LATENCIES = text("""
+    SELECT label, width_bucket(seconds, CAST(:edges AS float[])) AS bucket, count(*) AS number, sum(seconds) AS seconds
+    FROM (
+        SELECT destination AS label, greatest(0, CAST(extract(epoch FROM ended_at - occurred_at) AS float)) AS seconds
+        FROM outbox_event
+        WHERE state = 'DELIVERED' AND ended_at >= CAST(:since AS timestamptz) AND destination IS NOT NULL
+        ORDER BY ended_at DESC LIMIT CAST(:most AS bigint)
+    ) AS delivered
+    GROUP BY label, bucket ORDER BY label, bucket
+""")
+
+_TRAFFIC = text("""
+    SELECT destination, count(*) FILTER (WHERE state = 'DELIVERED') AS delivered,
+        CAST(sum(attempts) AS bigint) AS attempts,
+        count(*) FILTER (
+            WHERE state = 'DELIVERED' AND ended_at >= clock_timestamp() - make_interval(secs => CAST(:over AS float))
+        ) AS recent
+    FROM (
+        (SELECT destination, state, attempts, ended_at FROM outbox_event
+            WHERE ended_at >= CAST(:since AS timestamptz) AND destination IS NOT NULL
+            ORDER BY ended_at DESC LIMIT CAST(:most AS bigint))
+        UNION ALL
+        (SELECT destination, state, attempts, ended_at FROM outbox_event
+            WHERE ended_at IS NULL AND destination IS NOT NULL LIMIT CAST(:most AS bigint))
+    ) AS seen
+    GROUP BY destination ORDER BY destination
+""")
