@@ -135,10 +135,10 @@ def test_ui_starts_where_the_other_daemon_has_ended_or_does_not_show_any_more(
 ) -> None:
     mark(storage, "killed here", ENDED)
     ui._refuse_second_daemon(databases)
-    assert capsys.readouterr().out == ""
+    assert capsys.readouterr().err == ""
 
     mark(storage, "foreign", ELSEWHERE, began=300)
     monkeypatch.setattr(daemons, "BETWEEN_MARKS", 1.0)
     monkeypatch.setattr(ui, "_BETWEEN_LOOKS", 0.5)
     ui._refuse_second_daemon(databases)
-    assert "on elsewhere; waiting to see whether it still does." in capsys.readouterr().out
+    assert "on elsewhere; waiting to see whether it still does." in capsys.readouterr().err

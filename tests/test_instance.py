@@ -21,6 +21,7 @@ from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.instance import POOLS, running, storage_is_current
+from ticketflow_orch.run_launcher import ProcessRunLauncher
 from ticketflow_orch.settings import read_settings
 
 BOOTSTRAP = """
@@ -132,7 +133,10 @@ def test_the_instance_has_the_settings_that_the_project_relies_on(instance: Dags
     assert instance.run_coordinator.dequeue_interval_seconds == 1  # type: ignore[attr-defined]
     assert instance.run_monitoring_enabled
     assert instance.run_monitoring_poll_interval_seconds == 30
+    assert instance.run_monitoring_start_timeout_seconds == 60
     assert instance.run_monitoring_max_runtime_seconds == 6 * 3600
+    assert isinstance(instance.run_launcher, ProcessRunLauncher)
+    assert os.environ["DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR"], "a backfill waits for a code server"
     assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
     assert not instance.run_retries_retry_on_asset_or_op_failure
     assert instance.get_settings("retention")["schedule"]["purge_after_days"] > 366

@@ -77,10 +77,9 @@ def working_daemons(connection: Connection, within: float = LONGEST_SILENCE) -> 
     for row in rows:
         mark = json.loads(row.value)
         process = ProcessIdentity.parse(mark["process"])
-        age = row.now - float(mark["last"])
-        if process is not None and age <= within and process.life != Life.GONE:
-            first, last = float(mark["first"]), float(mark["last"])
-            marks.append(DaemonMark(row.key.removeprefix(_PREFIX), process, first, last, age))
+        first, last = float(mark["first"]), float(mark["last"])
+        if process is not None and row.now - last <= within and process.life != Life.GONE:
+            marks.append(DaemonMark(row.key.removeprefix(_PREFIX), process, first, last, row.now - last))
     return sorted(marks, key=lambda mark: -mark.first)
 
 

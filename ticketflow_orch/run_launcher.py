@@ -34,6 +34,8 @@ from ticketflow_orch.run_workers import LOG_VARIABLE, WORKER_TAG, RunWorker, Wor
 # Seconds. What a worker gets to end in order, once it was asked to or its run has ended without it.
 GRACE = 20.0
 _BETWEEN_LOOKS = 2.0
+# Set to the run's id where its worker shall be stopped by a daemon that reaches it. A retry inherits it.
+_STOP_TAG = "ticketflow/stop"
 _ENDED_BEFORE_IT_BEGAN = "The process that was started for this run ended before the run began."
 
 _logger = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class ProcessRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         self._watcher: threading.Thread | None = None
         # When a worker was first seen to have no reason to live any more, by its run.
         self._overdue: dict[str, float] = {}
+        # Whose workers were asked to end for somebody who does not reach them.
+        self._asked: set[str] = set()
         self._lock = threading.Lock()
         super().__init__()  # type: ignore[no-untyped-call]
 
@@ -138,11 +142,15 @@ class ProcessRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
                 f"Executed by {worker.process}, which no launcher started: end it there.", run, cls=type(self)
             )
             return False
+        gone = self.life_of_worker(run) == Life.GONE
+        if gone and not self.is_without_worker(run):
+            return False
         if run.status != DagsterRunStatus.CANCELING:
             self._instance.report_run_canceling(run)
-        if self.is_without_worker(run):
+        if gone:
             self._instance.report_run_canceled(run, "Canceled; its worker was gone already.")
         elif worker is not None and not worker.process.signal(signal.SIGTERM):
+            self._instance.add_run_tags(run_id, {_STOP_TAG: run_id})
             self._instance.report_engine_event(
                 f"Its worker, {worker.process}, cannot be reached from here; the daemon there stops it.",
                 run,
@@ -264,17 +272,17 @@ class ProcessRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         if run is None or worker is None or not (run.is_finished or run.status == DagsterRunStatus.CANCELING):
             self._overdue.pop(run_id, None)
             return
-        now = time.monotonic()
-        if run_id not in self._overdue:
-            self._overdue[run_id] = now
-            if run.status == DagsterRunStatus.CANCELING:
-                # Asked for on another host perhaps, which cannot reach it.
-                worker.process.signal(signal.SIGTERM)
-        elif now - self._overdue[run_id] > GRACE:
+        since = self._overdue.setdefault(run_id, time.monotonic())
+        if time.monotonic() - since > GRACE:
             worker.process.signal(signal.SIGKILL)
+        elif run.tags.get(_STOP_TAG) == run_id and run_id not in self._asked:
+            # Once: what is asked twice is disturbed while it ends in order.
+            self._asked.add(run_id)
+            worker.process.signal(signal.SIGTERM)
 
     def _look_at_ended(self, run_id: str, run: DagsterRun | None) -> None:
         self._overdue.pop(run_id, None)
+        self._asked.discard(run_id)
         if run is not None and run.status in {DagsterRunStatus.STARTING, DagsterRunStatus.CANCELING}:
             self._end(run, _ENDED_BEFORE_IT_BEGAN)
         if run is None or run.is_finished:

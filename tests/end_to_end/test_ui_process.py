@@ -45,6 +45,9 @@ mutation { launchPipelineExecution(executionParams: {
     selector: {repositoryLocationName: "ticketflow", repositoryName: "__repository__", pipelineName: "__ASSET_JOB",
                assetSelection: [{path: ["patient"]}]}, runConfigData: {}}) { __typename } }
 """
+LOADS = """
+{ workspaceOrError { ... on Workspace { locationEntries { locationOrLoadError { __typename } } } } }
+"""
 SCHEDULES = """
 { workspaceOrError { ... on Workspace { locationEntries { name locationOrLoadError {
     ... on PythonError { message }
@@ -138,6 +141,13 @@ def assert_ends_whole(process: subprocess.Popen[str], processes: list[psutil.Pro
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def loads(port: int) -> bool:
+    """Whether the code location can be used."""
+    [entry] = query(port, LOADS)["workspaceOrError"]["locationEntries"]
+    found = entry["locationOrLoadError"]
+    return found is not None and found["__typename"] == "RepositoryLocation"
+
+
 def runs(port: int) -> list[tuple[str, bool]]:
     """Status of each run, and whether it is a retry; newest first."""
     found = query(port, "{ runsOrError { ... on Runs { results { status parentRunId } } } }")["runsOrError"]["results"]
@@ -150,6 +160,15 @@ def test_ctrl_c_ends_a_run_in_progress_and_everything_else_within_five_seconds(h
     with started(sys.executable, "-c", SERVE, str(port)) as process:
         assert query(port, LAUNCH)["launchPipelineExecution"]["__typename"] == "LaunchRunSuccess"
         wait_until(lambda: runs(port) == [("STARTED", False)], 60, every=0.5)
+        processes = everything_of(process, home)
+        [code] = [each for each in processes if "grpc" in each.cmdline()]
+
+        # The run has a process of its own, and the code is loaded again.
+        server = code.parent()
+        code.kill()
+        wait_until(lambda: any("grpc" in each.cmdline() for each in alive(server.children())), 60, every=0.5)
+        wait_until(lambda: loads(port), 60, every=0.5)
+        assert runs(port) == [("STARTED", False)]
         processes = everything_of(process, home)
 
         os.killpg(process.pid, signal.SIGINT)

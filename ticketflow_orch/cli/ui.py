@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -35,7 +35,7 @@ HOST = "127.0.0.1"
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What the processes get to end in order, and then the embedded server; together with our own end well below five
 # seconds. A run that needs longer to write down that it was interrupted is failed, and retried, by the next start.
-_GRACE = 2.0
+_GRACE = 1.5
 _PATIENCE = 1.5
 _LONGEST_START = 180.0
 _BETWEEN_LOOKS = 5.0
@@ -118,12 +118,26 @@ def _open(
     )  # fmt: skip
     if not watch.until(lambda: listens(code), code_server):
         return False
+    threading.Thread(target=_keep_code_loaded, args=(code_server, code, watch.ending), daemon=True).start()
     daemon = start("daemon", "dagster._daemon", "run", "--workspace", str(workspace))
     webserver = start(
         "webserver", "dagster_webserver", "--host", HOST, "--port", str(port), "--workspace", str(workspace)
     )
     _write_down(lock, [os.getpid(), *(child.process.pid for child in (code_server, daemon, webserver))])
     return watch.until(lambda: _answers(port), webserver)
+
+
+def _keep_code_loaded(code_server: Child, code: Path, ending: threading.Event) -> None:
+    """Start the process anew that holds the code, where it has ended: the code server, its parent, does not."""
+    import psutil
+    from dagster._grpc.client import DagsterGrpcClient
+
+    while not ending.wait(_BETWEEN_LOOKS):
+        # Whatever goes wrong, as where the code cannot be loaded, may be right at the next look.
+        with suppress(Exception):
+            children = psutil.Process(code_server.process.pid).children()
+            if not any("grpc" in child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE):
+                DagsterGrpcClient(socket=str(code)).reload_code(timeout=round(_LONGEST_START))
 
 
 class _ProcessError(Exception):
@@ -202,7 +216,8 @@ def _refuse_second_daemon(databases: Databases) -> None:
                     )
             typer.echo(
                 f"A daemon worked on these databases {found[0].age:.0f} s ago, {found[0].process}; waiting to see "
-                "whether it still does."
+                "whether it still does.",
+                err=True,
             )
             time.sleep(_BETWEEN_LOOKS)
     finally:
