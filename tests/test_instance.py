@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance, OpDefinition
 from dagster._core.instance.config import PoolGranularity
+from dagster_postgres import PostgresEventLogStorage
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
@@ -150,7 +151,7 @@ def test_the_instance_has_the_settings_that_the_project_relies_on(instance: Dags
     assert not instance.telemetry_enabled
     assert not instance.nux_enabled
     assert Path(instance.root_directory) == home / "dagster"
-    assert type(instance.event_log_storage).__name__ == "PostgresEventLogStorage"
+    assert isinstance(instance.event_log_storage, PostgresEventLogStorage)
 
 
 def test_a_storage_that_is_behind_is_upgraded(instance: DagsterInstance, storage: URL) -> None:
