@@ -158,7 +158,7 @@ def test_another_way_is_one_that_can_be_gone(read: Read, line: str, fault: str) 
 def test_a_destination_knows_the_types_that_are_named_for_it(read: Read) -> None:
     delivery = read(WHOLE)
     assert delivery.destinations == {"partners", "payments", "mail", "log", "alerts-file"}
-    assert delivery.types_of("mail") == {"ReminderDue"}
+    assert delivery.types_of("mail") == {"EventCancelled", "ReminderChanged", "ReminderDue"}
     assert delivery.types_of("partners") == set()
 
 

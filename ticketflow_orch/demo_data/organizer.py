@@ -113,6 +113,7 @@ class Organizer:
         price = self._place.price * genre.price_percent * draw.randint(60, 160) // 10_000 // step * step
         self._rows[EVENTS].append((
             ref, self._ref, draw.choice(genre.titles), status, _iso(starts), _iso(ends), self._place.timezone,
+            self._name,
         ))  # fmt: skip
         event = _Event(ref, status, starts, max(price, step), cancelled)
         for number in range(1, sales + 1):
