@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from ticketflow_orch.bad_rows import LeftOutRow
 from ticketflow_orch.deadlines import Asked, NoAnswerError
 from ticketflow_orch.durations import Distribution
 from ticketflow_orch.errors import InputError
@@ -121,6 +122,14 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
         ),
     )
     yield (
+        "left_out",
+        _gauge(
+            "job_rows_left_out",
+            "Rows that a job cannot do; `ticketflow health` says which and why.",
+            {job: sum(1 for row in rows) + max(rows[0].more, 0) for job, rows in _by_job(situation).items()},
+        ),
+    )
+    yield (
         "undelivered",
         _counts(
             "outbox_events",
@@ -228,6 +237,13 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
         family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
         family.add_metric([], value)
         yield figure, family
+
+
+def _by_job(situation: Situation) -> dict[str, list[LeftOutRow]]:
+    found: dict[str, list[LeftOutRow]] = {}
+    for row in situation.left_out:
+        found.setdefault(row.job, []).append(row)
+    return found
 
 
 def _counts(name: str, meaning: str, labels: str, counted: tuple[Counted, ...]) -> GaugeMetricFamily:
