@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily
@@ -36,12 +37,15 @@ class TicketFlowCollector(Collector):
         self._settings = settings
         self._longest = longest
         self._asked: Asked[Situation] | None = None
+        self._asking = threading.Lock()
 
     def collect(self) -> Iterator[Family]:
         """The situation now."""
-        asked = self._asked
-        if asked is None or asked.has_ended:
-            asked = self._asked = Asked(lambda: [read_situation(self._engine, self._settings)])
+        # Held for as long as it takes to begin: the other scrape is to find the question that this one asks.
+        with self._asking:
+            asked = self._asked
+            if asked is None or asked.has_ended:
+                asked = self._asked = Asked(lambda: [read_situation(self._engine, self._settings)])
         try:
             [situation] = asked.until(asked.began + self._longest)
         except (NoAnswerError, SQLAlchemyError, InputError) as error:
