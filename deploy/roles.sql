@@ -54,6 +54,8 @@ GRANT EXECUTE ON FUNCTION reminders_undecided(bigint) TO ticketflow_run;
 -- To whom no mail goes any more; an entry is cleared and never deleted.
 GRANT INSERT (address, reason, detail, outbox_event_id, suppressed_by), UPDATE (cleared_by, cleared_at)
     ON mail_suppression TO ticketflow_run;
+-- What a job leaves out is remembered until it is done after all.
+GRANT INSERT, UPDATE, DELETE ON bad_row TO ticketflow_run;
 GRANT INSERT, UPDATE, DELETE ON job_execution TO ticketflow_run;
 GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
 

@@ -16,7 +16,7 @@ def close_events(context: dg.OpExecutionContext, database: DatabaseResource, clo
     """Close every OPEN event whose end is past, and expire the reservations that were still held for it."""
     rules = lifecycle.LifecycleRules.configured(settings(), clock.now(), context.run_id)
     with database.engine(f"close_events/{context.run_id}", patience=PATIENCE) as engine:
-        once_per_window(context, engine, rules.now, lambda: asdict(lifecycle.close_events(engine, rules)))
+        once_per_window(context, engine, lambda: asdict(lifecycle.close_events(engine, rules)))
 
 
 @dg.job(tags=DAILY_JOB, description="Closes events that are over.")

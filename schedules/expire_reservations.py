@@ -18,7 +18,7 @@ def expire_reservations(context: dg.OpExecutionContext, database: DatabaseResour
     """Expire every ACTIVE reservation whose time is up, and report payments that outlasted their grace."""
     rules = lifecycle.LifecycleRules.configured(settings(), clock.now(), context.run_id)
     with database.engine(f"expire_reservations/{context.run_id}", patience=SHORT_PATIENCE) as engine:
-        once_per_window(context, engine, rules.now, lambda: asdict(lifecycle.expire_reservations(engine, rules)))
+        once_per_window(context, engine, lambda: asdict(lifecycle.expire_reservations(engine, rules)))
 
 
 @dg.job(tags=MINUTE_JOB, description="Expires reservations whose time is up.")

@@ -7,7 +7,7 @@ from functools import partial
 import dagster as dg
 from sqlalchemy import Engine
 
-from resources import ClockResource, DatabaseResource
+from resources import DatabaseResource
 from schedules.audit import audit_job
 from schedules.close_events import close_events_job
 from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs, delete_reports
@@ -24,10 +24,10 @@ MINUTE_OPS = (expire_reservations.name, send_reminders.name)
 
 
 @dg.op(pool="housekeeping", tags={"kind": "postgres"})
-def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
+def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
     """Apply the retention: to Dagster's runs, reports and logs, to our events, firings, claims and reminders."""
     with database.engine(f"housekeeping/{context.run_id}", patience=PATIENCE) as engine:
-        once_per_window(context, engine, clock.now(), lambda: clean_up(engine, context.instance))
+        once_per_window(context, engine, lambda: clean_up(engine, context.instance))
 
 
 @dg.job(tags=DAILY_JOB, description="Deletes what is older than retention allows.")

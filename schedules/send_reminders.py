@@ -29,7 +29,7 @@ def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, c
         except InputError as error:
             raise dg.Failure(str(error)) from error
         work = partial(remind, engine, rules, KINDS, cancellations=settings().mail_cancellations)
-        once_per_window(context, engine, rules.now, lambda: asdict(work()))
+        once_per_window(context, engine, lambda: asdict(work()))
 
 
 def _rules(engine: Engine, now: datetime) -> ReminderRules:

@@ -8,9 +8,7 @@ import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
-from ticketflow_orch.alerts import alert_once
-from ticketflow_orch.chunked import BadRow
-from ticketflow_orch.database import transaction
+from ticketflow_orch.chunked import BadRow, ManyBadRowsError
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.firings import (
     PARENT_RUN,
@@ -22,7 +20,6 @@ from ticketflow_orch.firings import (
     window_tags,
 )
 from ticketflow_orch.months import Month
-from ticketflow_orch.retrying import retried
 from ticketflow_orch.scheduled_work import WorkDone, run_once
 
 UNFINISHED = [
@@ -74,33 +71,23 @@ def still_running(context: dg.ScheduleEvaluationContext, job: str) -> dg.SkipRea
     return dg.SkipReason(f"Run {runs[0].run_id} ({window}) is still {runs[0].status.value.lower().replace('_', ' ')}.")
 
 
-def once_per_window(
-    context: dg.OpExecutionContext, engine: Engine, now: datetime, work: Callable[[], Mapping[str, Any]]
-) -> WorkDone:
+def once_per_window(context: dg.OpExecutionContext, engine: Engine, work: Callable[[], Mapping[str, Any]]) -> WorkDone:
     """Do `work` unless the run's window has had it or is having it, and show in the run's metadata which it was.
 
-    The firing is recorded under the op's name. Each row that the work had to leave out is told once, at `now`.
+    The firing is recorded under the op's name. Rows that the work had to leave out are in the run's log.
     """
     try:
         firing = firing_of(context)
         done = run_once(engine, firing, work)
-    except InputError as error:
+    except (InputError, ManyBadRowsError) as error:
         raise dg.Failure(str(error)) from error
     if done.outcome == "DUPLICATE":
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
     bad = [BadRow(**one) for one in done.result.get("bad", ())] if done.status == "DONE" else []
     for row in bad:
-        context.log.error(f"Row {row.called} was left out, its own data made it fail: {row.error}")
-    if bad:
-        retried(engine, lambda: _tell_of(engine, firing.job, bad, now))
+        context.log.error(f"Row {row.called} was left out: {row.error}")
     context.add_output_metadata(window_metadata(firing, done))
     return done
-
-
-def _tell_of(engine: Engine, job: str, bad: Sequence[BadRow], now: datetime) -> None:
-    for row in bad:
-        with transaction(engine) as connection:
-            alert_once(connection, row.alert(job), now)
 
 
 def firing_of(context: dg.OpExecutionContext) -> Firing:

@@ -4,9 +4,10 @@ Schedules that skip when nothing is due have no window to miss; of theirs it is 
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import dagster as dg
 from dagster._utils.schedules import schedule_execution_time_iterator
@@ -19,6 +20,7 @@ from schedules.windows import UNFINISHED
 from sensors.telling import tell
 from ticketflow_orch.alerts import resolve_others
 from ticketflow_orch.books.periods import months_to_close, ready_since
+from ticketflow_orch.chunked import is_one_row_s
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import window_tags
@@ -126,16 +128,30 @@ def was_in_a_run(instance: dg.DagsterInstance, month: Month, tick: datetime) -> 
 
 def overdue_work(connection: Connection, now: datetime) -> list[Overdue]:
     """Work of the schedules that skip when nothing is due, waiting for longer than three of their intervals."""
-    reservation = oldest_due_reservation(connection, LifecycleRules.configured(settings(), now))
-    reminder = oldest_due_reminder(connection, ReminderRules.configured(decided(connection, settings()), now))
-    found = [
-        overdue("expire_reservations", reservation, now, timedelta(minutes=1)),
-        overdue("send_reminders", reminder, now, timedelta(minutes=15)),
-    ]
+    lifecycle = LifecycleRules.configured(settings(), now)
+    reminding = ReminderRules.configured(decided(connection, settings()), now)
+    questions: dict[str, tuple[timedelta, Callable[[], datetime | None]]] = {
+        "expire_reservations": (timedelta(minutes=1), lambda: oldest_due_reservation(connection, lifecycle)),
+        "send_reminders": (timedelta(minutes=15), lambda: oldest_due_reminder(connection, reminding)),
+    }
     for job, months in waiting_months(connection, now).items():
-        since = ready_since(connection, months[0]) if months else None
-        found.append(overdue(job, since, now, timedelta(days=1)))
+        if months:
+            questions[job] = timedelta(days=1), partial(ready_since, connection, months[0])
+    found = [
+        overdue(job, answered(connection, question), now, interval) for job, (interval, question) in questions.items()
+    ]
     return [work for work in found if work is not None]
+
+
+def answered(connection: Connection, question: Callable[[], datetime | None]) -> datetime | None:
+    """The answer to `question`; None where a row cannot be read, which `ticketflow health` names: all others count."""
+    try:
+        with connection.begin_nested():
+            return question()
+    except Exception as error:
+        if not is_one_row_s(error):
+            raise
+        return None
 
 
 def waiting_months(connection: Connection, now: datetime) -> dict[str, tuple[Month, ...]]:

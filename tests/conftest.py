@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import hypothesis
@@ -57,6 +58,8 @@ def pytest_report_header() -> str:
         "Postgres 15": "postgres15" not in SERVERS,
         "Chromium": installed() is None,
         "libfaketime": FAKETIME is None,
+        "LibreOffice": shutil.which("soffice") is None,
+        "DuckDB": find_spec("duckdb") is None,
         "leave to drop packets": not can_cut(),
     }
     here = f"servers under test: {', '.join(SERVERS)}; CHAOS_SEED={os.environ['CHAOS_SEED']}"

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from tests.relay.world import REJECTED, Receiver, add, delivery, run
 from tests.rows import instant
 from tests.statements import execute
-from ticketflow_orch import outbox_desk
+from ticketflow_orch import bad_rows, outbox_desk
 from ticketflow_orch.alerts import (
     Alert,
     Severity,
@@ -23,6 +23,7 @@ from ticketflow_orch.alerts import (
     standing,
     tell_again,
 )
+from ticketflow_orch.chunked import BadRow
 from ticketflow_orch.database import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.executions import claim, finish
@@ -201,12 +202,14 @@ def test_a_missed_window_is_over_when_its_job_is_started(engine: Engine) -> None
     assert look(engine) == [("WindowMissed", "close_events")]
 
 
-def test_a_row_that_is_left_out_is_over_when_a_run_leaves_none_out(engine: Engine) -> None:
-    note(engine, Alert("RowLeftOut", "close_events row", {}, "close_events"))
-    complete(engine, "close_events", {"bad": [{"id": 1, "error": "no"}]})
-    assert look(engine) == []
-    complete(engine, "close_events", {"bad": []})
-    assert look(engine) == [("RowLeftOut", "close_events")]
+def test_rows_that_are_left_out_are_over_when_the_last_of_a_job_is_done(engine: Engine) -> None:
+    with transaction(engine) as connection:
+        for number in (1, 2):
+            bad_rows.note(connection, "close_events", BadRow(number, "no"), NOW)
+    for number, over in ((1, []), (2, [("RowLeftOut", "close_events")])):
+        with transaction(engine) as connection:
+            bad_rows.end(connection, "close_events", [str(number)])
+        assert look(engine) == over
 
 
 def test_the_cause_of_every_kind_can_be_looked_for(engine: Engine) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.chunked import BadRow, ChunkedWork, InKeyOrder, Wanted, in_words, named
+from ticketflow_orch.chunked import BadRow, ChunkedWork, InKeyOrder, Taken, Wanted, in_words, named
 from ticketflow_orch.errors import InputError
 
 
@@ -22,19 +22,23 @@ def engine(engine: Engine) -> Engine:
     return engine
 
 
-def take(connection: Connection, wanted: Wanted) -> list[int]:
+def take(connection: Connection, wanted: Wanted) -> Taken:
     due = text(f"""
         SELECT id FROM task
-        WHERE NOT done AND id <> ALL (CAST(:left_out AS bigint[]))
+        WHERE NOT done AND id > :after AND id <> ALL (CAST(:left_out AS bigint[]))
             AND (CAST(:only AS bigint[]) IS NULL OR id = ANY (CAST(:only AS bigint[])))
         ORDER BY id LIMIT :size {wanted.locking("task")}
     """)
-    return list(connection.execute(due, wanted.parameters).scalars())
+    [after] = wanted.after or (0,)
+    only = None if wanted.only is None else list(wanted.only)
+    values = {"size": wanted.size, "left_out": list(wanted.left_out), "only": only, "after": after}
+    ids = connection.execute(due, values).scalars().all()
+    return Taken(ids, (ids[-1],) if ids else None)
 
 
-def apply(connection: Connection, ids: list[int]) -> list[int]:
-    connection.execute(text("UPDATE task SET done = 1 / amount > 0 WHERE id = ANY (:ids)"), {"ids": ids})
-    return ids
+def apply(connection: Connection, ids: Sequence[int]) -> list[int]:
+    connection.execute(text("UPDATE task SET done = 1 / amount > 0 WHERE id = ANY (:ids)"), {"ids": list(ids)})
+    return list(ids)
 
 
 def work(engine: Engine, size: int = 4) -> ChunkedWork[list[int]]:
@@ -75,7 +79,7 @@ def test_bad_rows_are_set_aside_one_by_one_and_all_others_done(engine: Engine, s
 
 
 def test_what_is_no_fault_of_a_row_ends_the_work_with_all_before_it_kept(engine: Engine) -> None:
-    def fail_later(connection: Connection, ids: list[int]) -> list[int]:
+    def fail_later(connection: Connection, ids: Sequence[int]) -> list[int]:
         if ids[0] > 4:
             connection.execute(text("SELECT * FROM nowhere"))
         return apply(connection, ids)

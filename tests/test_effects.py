@@ -59,6 +59,21 @@ def test_a_reservation_that_ended_shows_when_and_by_which_run(evening: Engine) -
     assert [(effect.at, effect.run_id) for effect in effects if effect.what == "expired"] == [(CLOSING, "run-7")]
 
 
+def test_a_reservation_shows_the_event_of_money_that_came_after_its_end(evening: Engine) -> None:
+    with evening.connect() as connection:
+        held = connection.execute(
+            text(
+                "SELECT reservation.id, organization_id FROM reservation JOIN event "
+                "ON event.id = event_id WHERE public_ref = 'dreamer'"
+            )
+        ).one()
+    late = {"reservation_id": held.id, "external_ref": "late"}
+    add_movement(evening, held.organization_id, 100, "2026-06-03T10:00", **late)
+    with evening.connect() as connection:
+        effects = effects_on_reservation(connection, "dreamer")
+    assert ("dreamer", "PaymentAfterExpiry", "PENDING", "PaymentAfterExpiry:late") in short(effects)
+
+
 def test_an_event_shows_itself_and_its_reservations_the_oldest_first(evening: Engine) -> None:
     with evening.connect() as connection:
         effects = effects_on_event(connection, "concert")

@@ -19,6 +19,7 @@ from ticketflow_orch.months import Month
 
 FIRST = Month(2026, 1)
 EMPTY = {"organization": 0, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 0}
+HEADER = '"file","line","column","value","reason"\n'
 M_REFUND, M_CAPTURE, M_FEE = 0, 1, 5
 
 
@@ -62,7 +63,7 @@ def test_problems_are_counted_by_file_column_and_reason(engine: Engine, tmp_path
 def test_all_problems_are_written_in_order_to_the_file_that_is_asked_for(engine: Engine, tmp_path: Path) -> None:
     file = tmp_path / "problems.csv"
     error = refused(engine, tmp_path / "in", many_bad(700), file)
-    with file.open(encoding="utf-8", newline="") as opened:
+    with file.open(encoding="utf-8-sig", newline="") as opened:
         header, *rows = csv.reader(opened)
     assert header == ["file", "line", "column", "value", "reason"]
     assert len(rows) == error.count == 2801
@@ -80,7 +81,7 @@ def test_the_file_of_problems_is_empty_but_for_its_header_when_all_is_well(engin
     file = tmp_path / "problems.csv"
     file.write_text("of the last attempt")
     import_folder(engine, write_folder(tmp_path / "in", story()), FIRST, problems=file)
-    assert file.read_text() == "file,line,column,value,reason\n"
+    assert file.read_text("utf-8-sig") == HEADER
 
 
 def test_a_file_of_problems_that_cannot_be_written_is_refused_before_anything_is_read(
@@ -109,7 +110,7 @@ def test_problems_take_the_place_of_no_file_of_the_import_and_of_no_device(engin
     link.symlink_to(tmp_path / "problems.csv")
     import_folder(engine, folder, FIRST, problems=link)
     assert link.is_symlink()
-    assert (tmp_path / "problems.csv").read_text() == "file,line,column,value,reason\n"
+    assert (tmp_path / "problems.csv").read_text("utf-8-sig") == HEADER
 
 
 @pytest.mark.every_server

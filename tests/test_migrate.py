@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Iterator
+from datetime import date
 
 import pytest
 from sqlalchemy import Engine, text
@@ -11,6 +12,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ProgrammingError
 
 from tests.conftest import fresh_database
+from tests.poison import refuse
+from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.sessions import Session
 from tests.statements import execute
 from ticketflow_orch import migrate as migrating
@@ -96,6 +99,44 @@ def test_a_revision_that_fails_leaves_nothing(empty: Engine, empty_url: URL) -> 
     execute(empty, "DROP TABLE job_firing")
     assert migrate(empty_url)
     require_current_schema(empty)
+
+
+def test_instants_that_no_calendar_has_are_moved_when_the_database_begins_to_refuse_them(
+    empty: Engine, empty_url: URL
+) -> None:
+    migrate(empty_url, "0022")
+    organization = add_organization(empty, joined_on=date(2020, 1, 1))
+    execute(empty, "UPDATE organization SET joined_on = '-infinity', left_on = 'infinity'")
+    evening = add_event(empty, organization)
+    for value in ("-infinity", "infinity", "20000-01-01"):
+        held = add_reservation(empty, evening, public_ref=value)
+        execute(
+            empty,
+            f"UPDATE reservation SET created_at = '{value}', expires_at = '{value}', payment_started_at = '{value}' "
+            f"WHERE id = {held}",
+        )
+    execute(empty, "UPDATE event SET starts_at = '20000-01-01', ends_at = 'infinity'")
+    assert migrate(empty_url)
+    with empty.connect() as connection:
+        found = connection.execute(text("SELECT public_ref, expires_at FROM reservation ORDER BY id")).all()
+        moved = connection.execute(text("SELECT starts_at, ends_at, joined_on, left_on FROM event, organization")).one()
+    first, last = instant("0001-01-01T00:00"), instant("9999-12-30T00:00")
+    assert [tuple(row) for row in found] == [("-infinity", first), ("infinity", last), ("20000-01-01", last)]
+    assert moved.starts_at == last < moved.ends_at
+    assert (moved.joined_on, moved.left_on) == (first.date(), last.date())
+
+
+def test_a_value_that_somebody_keeps_from_being_moved_is_named_and_the_migration_goes_on_later(
+    empty: Engine, empty_url: URL
+) -> None:
+    migrate(empty_url, "0022")
+    held = add_reservation(empty, add_event(empty, add_organization(empty)))
+    execute(empty, "UPDATE reservation SET expires_at = 'infinity'")
+    refuse(empty, "reservation", "true", "holds are never changed")
+    with pytest.raises(InputError, match=rf"Row {held} of table reservation has a value .*holds are never changed"):
+        migrate(empty_url)
+    execute(empty, "DROP TRIGGER refuse ON reservation")
+    assert migrate(empty_url)
 
 
 def test_a_second_migration_does_not_wait_for_ever(

@@ -138,7 +138,8 @@ def test_effects_are_a_table_or_lines_of_json(engine: Engine, home: Path) -> Non
     assert line.split()[:3] == ["2026-06-02", "00:00:00", "R-[1]"]
     [line] = run("effects", "--event", "concert", "--json")
     effect = json.loads(line)
-    assert (effect["at"], effect["key"]) == ("2026-06-02T00:00:00+00:00", "ReservationPaymentStuck:R-[1]")
+    assert effect["at"] == "2026-06-02T00:00:00+00:00"
+    assert effect["key"].startswith("ReservationPaymentStuck:R-[1]:2026-")
     assert len(effect["event_id"]) == 36
 
 
@@ -291,6 +292,7 @@ def test_health_tells_what_a_question_could_not_read_among_all_else(engine: Engi
     add_organization(engine, external_ref="hall-7", timezone="UTC+2")
     event = add_event(engine, add_organization(engine), ends_at=instant("2036-06-01T20:00"))
     add_reservation(engine, event, expires_at=instant("2026-05-01T10:15"))
+    execute(engine, "ALTER TABLE reservation DROP CONSTRAINT reservation_instants_check")
     execute(engine, "UPDATE reservation SET expires_at = '-infinity'")
     code, lines = health()
     assert code == 1

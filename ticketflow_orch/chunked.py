@@ -9,47 +9,66 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, Engine, TextClause, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch import bad_rows
 from ticketflow_orch.alerts import Alert
-from ticketflow_orch.database import is_data_fault, transaction
+from ticketflow_orch.counts import counted
+from ticketflow_orch.database import LOCK_NOT_AVAILABLE, is_row_fault, sqlstate, transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.retrying import retried
 
-LOCK_NOT_AVAILABLE = "55P03"
-# As many bad rows are named at most, where all are counted.
+# As many bad rows are found one by one and named at most, where all are counted.
 NAMED = 100
+# For how long a statement waits for what somebody's trigger wants to lock, in seconds: first for a whole chunk, then
+# for ever smaller parts of it.
+_PATIENCE, _LESS_PATIENCE = 5.0, 0.5
+# So many rows are waited for like that in a run.
+_WAITED_FOR = 10
+_LONGEST_REASON = 300
 
 Effect = TypeVar("Effect")
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 
+class ManyBadRowsError(RuntimeError):
+    """So many rows fail that they are not looked for one by one; all others are done."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which rows a step is to lock: at most `size` that are due, without `left_out`, or those of `only` that still are.
 
-    `waiting`: wait for rows that others have locked, instead of skipping them.
+    `after`: those behind this place in their order. `waiting`: wait for rows that others have locked, instead of
+    skipping them. `looking`: lock none.
     """
 
     size: int
     left_out: Sequence[int | str] = ()
     only: Sequence[int] | None = None
+    after: tuple[Any, ...] | None = None
     waiting: bool = False
-
-    @property
-    def parameters(self) -> dict[str, object]:
-        """What `DUE_ROWS` binds."""
-        only = None if self.only is None else list(self.only)
-        return {"size": self.size, "left_out": list(self.left_out), "only": only}
+    looking: bool = False
 
     def locking(self, table: str) -> str:
         """The clause that locks the rows of `table`."""
+        if self.looking:
+            return ""
         return f"FOR UPDATE OF {table}" + ("" if self.waiting else " SKIP LOCKED")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The ids of rows that were found, in their order, and the place of the last of them in it."""
+
+    ids: Sequence[int]
+    last: tuple[Any, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +104,14 @@ class _Attempt(Generic[Effect]):
     """A chunk in hand: which rows it looks for, which it found, and what it did to them, if it came to that."""
 
     wanted: Wanted
-    ids: list[int] = field(default_factory=list)
+    taken: Taken = Taken((), None)
     effects: list[Effect] = field(default_factory=list)
 
-    def begin(self, ids: list[int]) -> None:
+    def begin(self, taken: Taken) -> None:
         """Hold on to the rows that were found first: another attempt asks what has become of them."""
         self.effects = []
-        if not self.ids:
-            self.ids, self.wanted = ids, replace(self.wanted, only=ids or self.wanted.only)
+        if not self.taken.ids:
+            self.taken, self.wanted = taken, replace(self.wanted, only=taken.ids or self.wanted.only)
 
     def end(self, effects: list[Effect]) -> None:
         """Nothing but the COMMIT is left; another attempt waits for its end, where the server is still at it."""
@@ -101,75 +120,166 @@ class _Attempt(Generic[Effect]):
 
 @dataclass
 class ChunkedWork(Generic[Effect]):
-    """All that is due, `size` rows a transaction: `take` locks rows and returns their ids, `apply` acts on them.
+    """All that is due, `size` rows a transaction: `take` locks rows behind a place in their order, `apply` does them.
 
     A chunk is tried again while the database is away. Whether one whose COMMIT had no answer was committed, its rows
     tell: those that are done are not due any more.
 
-    `name`: the query for what the row with an `:id` is called outside.
+    A chunk that fails is halved down to the rows that make it fail: they are `bad`. With a `job` they are remembered
+    and alerted at `now`, left out of its later runs' chunks, and tried by them alone; so one run finds up to NAMED of
+    them, and the next one goes on. `scope`: what their keys begin with, where the job has several such works. `name`:
+    the query for what the row with an `:id` is called outside. `alone`: what else can be done with a row that `apply`
+    fails on.
     """
 
     engine: Engine
-    take: Callable[[Connection, Wanted], list[int]]
-    apply: Callable[[Connection, list[int]], Effect]
+    take: Callable[[Connection, Wanted], Taken]
+    apply: Callable[[Connection, Sequence[int]], Effect]
     size: int
     bad: list[BadRow] = field(default_factory=list)
     name: TextClause | None = None
+    job: str | None = None
+    scope: str = ""
+    now: datetime | None = None
+    alone: Callable[[Connection, int], Effect] | None = None
+    _known: list[int] | None = None
+    _most: int = NAMED
+    _waited_for: int = 0
+    # Rows of chunks that failed and were not halved, and what the first of them failed on.
+    _unfound: int = 0
+    _why: str = ""
 
     def run(self) -> Iterator[Effect]:
-        """The effect of each chunk, until nothing is due that nobody else has locked."""
-        while True:
-            ids, effects = self._chunk(Wanted(self.size, self._left_out))
-            yield from effects
-            if not ids:
-                return
+        """The effect of each chunk, until nothing is due that nobody has locked; then of what was left out before."""
+        known = self._remembered()
+        yield from self._all(Wanted(self.size, known))
+        yield from self._again(known[:NAMED])
 
     def sweep(self, patience: float) -> Iterator[Effect]:
         """As `run`, but waiting up to `patience` seconds for a locked row; ends early when one stays locked."""
         try:
-            while True:
-                ids, effects = self._chunk(Wanted(self.size, self._left_out, waiting=True), patience)
-                yield from effects
-                if not ids:
-                    return
-        except OperationalError as error:
-            if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+            wanted = Wanted(self.size, self._remembered(), waiting=True)
+            yield from self._all(wanted, patience)
+        except DBAPIError as error:
+            if sqlstate(error) != LOCK_NOT_AVAILABLE:
                 raise
 
-    @property
-    def _left_out(self) -> list[int | str]:
-        return [row.id for row in self.bad]
+    def must_be_few(self) -> None:
+        """Raise ManyBadRowsError where rows were passed over that nobody has looked at one by one: the others are done.
 
-    def _chunk(self, wanted: Wanted, patience: float | None = None) -> tuple[list[int], list[Effect]]:
+        To be asked when all else is.
+        """
+        if self._unfound:
+            raise ManyBadRowsError(
+                f"More than {counted(NAMED, 'row')} fail, and {self._unfound:,} beside them were left for the next "
+                f"run, of which the first says: {self._why}."
+            )
+
+    def _remembered(self) -> list[int]:
+        if self._known is None:
+            self._known = []
+            if self.job is not None:
+                with self.engine.connect() as connection:
+                    self._known = [int(key) for key in bad_rows.known(connection, self.job, self.scope)]
+        found = {row.id for row in self.bad}
+        return [*self._known, *(row for row in found if isinstance(row, int) and row not in self._known)]
+
+    def _all(self, wanted: Wanted, patience: float | None = None) -> Iterator[Effect]:
+        while True:
+            taken, effects = self._chunk(wanted, _PATIENCE, patience)
+            yield from effects
+            if not taken.ids:
+                return
+            wanted = replace(wanted, after=taken.last)
+
+    def _again(self, known: Sequence[int]) -> Iterator[Effect]:
+        """Try rows that were left out before; the breaks of those that are done, or not due any more, are over."""
+        if not known or self.job is None:
+            return
+        with self.engine.connect() as connection:
+            due = set(self.take(connection, Wanted(len(known), only=known, looking=True)).ids)
+        self._most += len(self.bad)
+        taken, effects = self._chunk(Wanted(len(known), only=known), _LESS_PATIENCE)
+        yield from effects
+        failed = {row.id for row in self.bad}
+        over = [row for row in known if row not in failed and (row in taken.ids or row not in due)]
+        with transaction(self.engine) as connection:
+            bad_rows.end(connection, self.job, [self._key(row) for row in over])
+
+    def _chunk(
+        self, wanted: Wanted, patience: float, patience_to_take: float | None = None
+    ) -> tuple[Taken, list[Effect]]:
         attempt = _Attempt[Effect](wanted)
         try:
             # A lock that is not to be had is for the sweep, or for the whole.
-            return retried(self.engine, lambda: self._transact(attempt, patience), waiting=False)
-        except DBAPIError as error:
-            ids = attempt.ids
-            if not ids or not is_data_fault(error):
+            return retried(self.engine, lambda: self._transact(attempt, patience, patience_to_take), waiting=False)
+        except Exception as error:
+            if not attempt.taken.ids or not (is_one_row_s(error) or is_held(error)):
                 raise
-            if len(ids) == 1:
-                self.bad.append(BadRow(ids[0], in_words(error), self._name_of(ids[0])))
-                return ids, []
-        middle = len(ids) // 2
-        halves = [self._chunk(Wanted(self.size, only=half), patience)[1] for half in (ids[:middle], ids[middle:])]
-        return ids, [effect for effects in halves for effect in effects]
+            return attempt.taken, list(self._narrowed(attempt.taken.ids, error))
 
-    def _transact(self, attempt: _Attempt[Effect], patience: float | None) -> tuple[list[int], list[Effect]]:
+    def _transact(
+        self, attempt: _Attempt[Effect], patience: float, patience_to_take: float | None
+    ) -> tuple[Taken, list[Effect]]:
         with transaction(self.engine) as connection:
-            if patience is not None:
-                connection.execute(
-                    text("SELECT set_config('lock_timeout', :patience, true)"),
-                    {"patience": f"{round(patience * 1000)}ms"},
-                )
-            ids = self.take(connection, attempt.wanted)
-            if len(ids) < len(attempt.ids) and attempt.effects:
+            if patience_to_take is not None:
+                _be_patient(connection, patience_to_take)
+            taken = self.take(connection, attempt.wanted)
+            if len(taken.ids) < len(attempt.taken.ids) and attempt.effects:
                 # Committed, though nobody answered.
-                return attempt.ids, attempt.effects
-            attempt.begin(ids)
-            attempt.end([self.apply(connection, ids)] if ids else [])
-        return attempt.ids, attempt.effects
+                return attempt.taken, attempt.effects
+            attempt.begin(taken)
+            if taken.ids:
+                _be_patient(connection, patience)
+                attempt.end([self.apply(connection, taken.ids)])
+        return attempt.taken, attempt.effects
+
+    def _narrowed(self, ids: Sequence[int], error: Exception) -> Iterator[Effect]:
+        if len(self.bad) >= self._most or self._waited_for >= _WAITED_FOR:
+            self._unfound += len(ids)
+            self._why = self._why or in_words(error)
+            return
+        if len(ids) == 1:
+            yield from self._alone(ids[0], error)
+            return
+        middle = len(ids) // 2
+        for half in (ids[:middle], ids[middle:]):
+            yield from self._chunk(Wanted(len(half), only=half), _LESS_PATIENCE)[1]
+
+    def _alone(self, row: int, error: Exception) -> Iterator[Effect]:
+        if self.alone is not None:
+            try:
+                effect = retried(self.engine, partial(self._do_alone, self.alone, row), waiting=False)
+            except Exception as another:
+                if not (is_one_row_s(another) or is_held(another)):
+                    raise
+            else:
+                yield effect
+                return
+        self._waited_for += is_held(error)
+        self._set_aside(row, error)
+
+    def _do_alone(self, alone: Callable[[Connection, int], Effect], row: int) -> Effect:
+        with transaction(self.engine) as connection:
+            _be_patient(connection, _LESS_PATIENCE)
+            return alone(connection, row)
+
+    def _set_aside(self, row: int, error: Exception) -> None:
+        bad = BadRow(row, in_words(error), retried(self.engine, lambda: self._name_of(row)))
+        self.bad.append(bad)
+        job, now = self.job, self.now
+        if job is None or now is None:
+            return
+
+        def note() -> None:
+            with transaction(self.engine) as connection:
+                # Who holds a lock for a moment is nobody to be alerted of.
+                bad_rows.note(connection, job, bad, now, key=self._key(row), at_once=not is_held(error))
+
+        retried(self.engine, note)
+
+    def _key(self, row: int) -> str:
+        return f"{self.scope}{row}"
 
     def _name_of(self, row: int) -> str | None:
         if self.name is None:
@@ -179,10 +289,19 @@ class ChunkedWork(Generic[Effect]):
 
 
 def is_one_row_s(error: Exception) -> bool:
-    """Whether a row's own data explains `error`; a database, a disk or a place that is away concerns all rows."""
+    """Whether a row explains `error`, or somebody's trigger on it; a database or a place that is away concerns all."""
     if isinstance(error, DBAPIError):
-        return is_data_fault(error)
+        return is_row_fault(error)
     return isinstance(error, InputError | ArithmeticError | LookupError | TypeError | ValueError)
+
+
+def is_held(error: Exception) -> bool:
+    """Whether somebody else holds what `error` was raised for."""
+    return isinstance(error, DBAPIError) and sqlstate(error) == LOCK_NOT_AVAILABLE
+
+
+def _be_patient(connection: Connection, seconds: float) -> None:
+    connection.execute(_SET_PATIENCE, {"patience": f"{round(seconds * 1000)}ms"})
 
 
 @dataclass
@@ -222,7 +341,26 @@ class InKeyOrder(Generic[Key, Effect]):
             return step(connection, *values)
 
 
-def in_words(error: Exception) -> str:
-    """What is wrong with a row, in the database's words or ours, in one line."""
-    words = re.split(r"\n(?:HINT|CONTEXT):", str(error.orig if isinstance(error, DBAPIError) else error))[0]
-    return " ".join(words.split()) or type(error).__name__
+def in_words(error: BaseException) -> str:
+    """What is wrong with a row, in the database's words or ours, in one line: never what stands in it.
+
+    Of what Postgres says that is the message alone, since its details repeat whole rows; and no message keeps the value
+    of a data exception, or an address.
+    """
+    if isinstance(error, DBAPIError):
+        primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
+        words = str(primary or error.orig).split("\nDETAIL:")[0]
+        state = sqlstate(error)
+        if state is None or state.startswith("22"):
+            words = _VALUE.sub("", words)
+    else:
+        words = str(error)
+    words = " ".join(_ADDRESS.sub("…@…", words).split()) or type(error).__name__
+    return words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON]}…"
+
+
+# In messages such as: invalid input syntax for type integer: "12x".
+_VALUE = re.compile(r""":? *("[^"]*"|'[^']*')""")
+_ADDRESS = re.compile(r"""[^\s<>"'(),;:]+@[^\s<>"'(),;:]+""")
+
+_SET_PATIENCE = text("SELECT set_config('lock_timeout', :patience, true)")

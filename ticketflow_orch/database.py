@@ -55,14 +55,18 @@ TCP = {
 }
 _CLOCK_QUESTIONS = 3
 _QUICK_ANSWER = timedelta(seconds=1)
-# A text that no index takes.
-_TOO_LONG = "54000"
 # Patience with a database that is away, in seconds after the first failure: of work that comes by the day, and of work
 # that the next minute does anyway, which must not outlive the minute jobs' bound.
 PATIENCE = 300.0
 SHORT_PATIENCE = 30.0
 # Under which an engine knows for how many seconds its work is retried; see `retrying`.
 PATIENCE_OPTION = "ticketflow_patience"
+LOCK_NOT_AVAILABLE = "55P03"
+# What is no row's fault, by the class of its SQLSTATE: connections, transactions, logins, conflicts with others, and a
+# server that has no room, is stopped or cannot read its files.
+_NO_ROW_S = {"08", "25", "28", "2D", "3B", "3D", "40", "53", "57", "58", "F0"}
+# A statement that is wrong, or that may not be run: ours for all rows, where it is not one of a trigger's.
+_STATEMENT_S = "42"
 
 
 class SwallowedError(RuntimeError):
@@ -129,6 +133,8 @@ def connect_engine(
         pool_size=connections,
         max_overflow=0,
         pool_pre_ping=True,
+        # An error is logged and shown: what was to be written stands in no log.
+        hide_parameters=True,
         # Said with each BEGIN as well: a pooler may take no options.
         isolation_level="READ COMMITTED",
         connect_args={
@@ -223,12 +229,32 @@ def _plain(value: str) -> str:
 def is_data_fault(error: DBAPIError) -> bool:
     """Whether rows' own data made a statement fail: a data exception, an integrity violation, an endless key.
 
-    Or a value that Postgres holds and Python cannot, such as an infinite instant.
+    Or a value that Postgres holds and Python cannot, such as an infinite instant; or somebody's trigger, but no guard
+    of the schema: what those refuse is wrong whoever's rows it is about.
     """
-    state = getattr(error.orig, "sqlstate", None)
+    state = sqlstate(error)
     if state is None:
         return isinstance(error.orig, psycopg.DataError)
-    return state[:2] in {"22", "23"} or state == _TOO_LONG
+    return state[:2] in {"22", "23", "54", "P0"}
+
+
+def is_row_fault(error: DBAPIError) -> bool:
+    """Whether a row explains why a statement failed: its own data, or what somebody's trigger says of it.
+
+    That is whatever is not the connection's, the server's or the statement's own.
+    """
+    state = sqlstate(error)
+    if state is None:
+        return isinstance(error.orig, psycopg.DataError)
+    if state[:2] == _STATEMENT_S:
+        return bool(getattr(getattr(error.orig, "diag", None), "context", None))
+    return state != LOCK_NOT_AVAILABLE and state[:2] not in _NO_ROW_S
+
+
+def sqlstate(error: DBAPIError) -> str | None:
+    """The SQLSTATE of what the server said, if it said anything."""
+    state: str | None = getattr(error.orig, "sqlstate", None)
+    return state
 
 
 def refuse_swallowed_error(connection: Connection) -> None:

@@ -113,6 +113,11 @@ def _told(aggregate_type: str, source: str, aggregate_id: str, who: str) -> str:
     )
 
 
+_CAPTURES = """
+    (SELECT public_ref, external_ref FROM held JOIN money_movement AS movement
+        ON movement.reservation_id = held.id AND kind = 'CAPTURE') AS capture
+"""
+
 _TO_RESERVATIONS = f"""
     SELECT expired_at, public_ref, 'expired', status, public_ref, CAST(NULL AS timestamptz), CAST(NULL AS text),
         expired_by
@@ -137,6 +142,8 @@ _TO_RESERVATIONS = f"""
     CROSS JOIN LATERAL (
         SELECT * FROM outbox_event WHERE event_id = mail_id AND aggregate_type = 'reminder' LIMIT 1
     ) AS outbox_event
+    UNION ALL
+    {_told("capture", _CAPTURES, "external_ref", "public_ref")}
 """
 
 _TO_EVENTS = f"""

@@ -14,11 +14,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch import bad_rows
 from ticketflow_orch.chunked import BadRow, in_words
-from ticketflow_orch.database import is_data_fault, transaction
+from ticketflow_orch.database import is_row_fault, transaction
 from ticketflow_orch.months import known_zones, zone
 from ticketflow_orch.outbox import derived_event_id
-from ticketflow_orch.reminders import CHANGE_KEY, ReminderRules
+from ticketflow_orch.reminders import CHANGE_KEY, CHANGES, REMINDING, ReminderRules
 
 # So long before the start a change is told at once; before that by the kinds that are still to remind, if any is.
 _LAST_DAY = timedelta(hours=24)
@@ -65,9 +66,9 @@ def tell_changes(engine: Engine, rules: ReminderRules, *, cancellations: bool) -
                 if done:
                     connection.execute(_LOOKED_AT, {"id": change.id})
         except DBAPIError as error:
-            if change is None or not is_data_fault(error):
+            if change is None or not is_row_fault(error):
                 raise
-            bad.append(BadRow(change.event_id, in_words(error), change.external_ref))
+            bad.append(BadRow(f"{CHANGES}{change.event_id}", in_words(error), change.external_ref))
             after = change.id
         else:
             told[change.what] += queued
@@ -75,6 +76,9 @@ def tell_changes(engine: Engine, rules: ReminderRules, *, cancellations: bool) -
                 # What is being sent at this moment is looked at again by the next run.
                 after = change.id
     with transaction(engine) as connection:
+        for row in bad:
+            bad_rows.note(connection, REMINDING, row, rules.now)
+        bad_rows.end_others(connection, REMINDING, bad, scope=CHANGES)
         connection.execute(_FORGET, {"age": _FORGOTTEN})
     return Changes(told["MOVED"], told["CANCELLED"], tuple(bad))
 

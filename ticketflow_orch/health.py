@@ -32,6 +32,7 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
     """
     yield from (f"settings: {fault}" for fault in situation.disagreements)
     yield from _bad_rows(situation)
+    yield from _left_out(situation)
     for job, since in sorted(situation.due_since.items()):
         age = situation.business_now - since
         if age > LONGEST_DUE[job]:
@@ -78,6 +79,17 @@ def _bad_rows(situation: Situation) -> Iterator[str]:
         )
     for organization, timezone in situation.unknown_zones.items():
         yield f"data: organization {organization}: {unknown_zone(timezone)}"
+
+
+def _left_out(situation: Situation) -> Iterator[str]:
+    last = {row.job: row for row in situation.left_out}
+    for row in situation.left_out:
+        yield (
+            f"{row.job}: {row.name} is left out, since {_instant(row.since)}: {row.error.rstrip('.')}; correct what "
+            "refuses it, and a later run takes it in."
+        )
+        if row is last[row.job] and row.more > 0:
+            yield f"{row.job}: {row.more:,} more rows are left out; the first of them stand above."
 
 
 def _late_months(situation: Situation, business_timezone: str) -> Iterator[str]:

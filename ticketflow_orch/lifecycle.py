@@ -6,19 +6,22 @@ same transaction. A second run finds nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch.bad_rows import TRIED_EVERY, any_to_try, is_left_out
 from ticketflow_orch.captures import KEPT_CAPTURE, kept
-from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
+from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted
 from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.two_clocks import judged_at
 
+CLOSING, EXPIRY = "close_events", "expire_reservations"
 SWEEP_PATIENCE = 5.0
-# Instants as Postgres writes them: Python has none before the year 1, and none that are infinite.
+# Before all instants.
 _FIRST = ("-infinity", 0)
 # More reservations than these that are left after a run are not counted: it is the next minute's run that matters.
 LEFT_COUNTED = 1000
@@ -106,29 +109,35 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
     """Close every OPEN event whose end is past, and expire its reservations but those with a payment or with money.
 
     Judged by `ends_at`, never by the start. DRAFT and CANCELLED events stay as they are, and a closed event whose end
-    moves into the future stays closed.
+    moves into the future stays closed. A reservation that cannot be expired keeps no event open: it is left to the
+    expiry, as its event's others are then.
 
     Raises:
         InputError: this host's clock and the database's are too far apart to say what is past.
+        ManyBadRowsError: more events cannot be closed than are looked for one by one; all others are.
     """
     rules = _judged(engine, rules, "close nothing")
     ended_before = rules.now - rules.closing_grace
 
-    def take(connection: Connection, wanted: Wanted) -> list[int]:
-        due = text(f"{_DUE_EVENTS} {wanted.locking('event')}")
-        return list(connection.execute(due, wanted.parameters | {"ended_before": ended_before}).scalars())
+    def take(connection: Connection, wanted: Wanted) -> Taken:
+        return _taken(connection, wanted, _DUE_EVENTS, "event.ends_at", {"ended_before": ended_before})
 
-    def apply(connection: Connection, ids: list[int]) -> tuple[int, int]:
-        orphans = list(connection.execute(_LOCK_ORPHANS, {"ids": ids}).scalars())
-        row = connection.execute(
-            _CLOSE, {"ids": ids, "orphans": orphans, "now": rules.now, "run_id": rules.run_id}
-        ).one()
+    def close(connection: Connection, ids: Sequence[int], orphans: Sequence[int]) -> tuple[int, int]:
+        values = {"ids": list(ids), "orphans": list(orphans), "now": rules.now, "run_id": rules.run_id}
+        row = connection.execute(_CLOSE, values).one()
         return row.closed, row.expired
 
-    work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_EVENT_NAME)
+    def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
+        return close(connection, ids, connection.execute(_LOCK_ORPHANS, {"ids": list(ids)}).scalars().all())
+
+    def alone(connection: Connection, event: int) -> tuple[int, int]:
+        return close(connection, [event], ())
+
+    work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_EVENT_NAME, job=CLOSING, now=rules.now, alone=alone)
     effects = [*work.run(), *work.sweep(SWEEP_PATIENCE)]
     with engine.connect() as connection:
         left = connection.execute(_EVENTS_LEFT, {"ended_before": ended_before}).scalar_one()
+    work.must_be_few()
     return Closed(sum(events for events, _ in effects), sum(held for _, held in effects), left, tuple(work.bad))
 
 
@@ -141,30 +150,24 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
 
     Raises:
         InputError: this host's clock and the database's are too far apart to say whose time is up.
+        ManyBadRowsError: more reservations cannot be expired than are looked for one by one; all others are.
     """
     rules = _judged(engine, rules, "expire nothing")
+
     # Each look goes on where the last one ended: what was expired before it lies dead at the beginning of the index.
-    seen = _FIRST
+    def take(connection: Connection, wanted: Wanted) -> Taken:
+        return _taken(connection, wanted, _DUE_RESERVATIONS, "reservation.expires_at", rules.limits)
 
-    def take(connection: Connection, wanted: Wanted) -> list[int]:
-        nonlocal seen
-        from_at, from_id = seen if wanted.only is None else _FIRST
-        due = text(f"{_DUE_RESERVATIONS} {wanted.locking('reservation')}")
-        values = wanted.parameters | rules.limits | {"from_at": from_at, "from_id": from_id}
-        rows = connection.execute(due, values).all()
-        if rows and wanted.only is None:
-            seen = (rows[-1].expires_at, rows[-1].id)
-        return [row.id for row in rows]
-
-    def apply(connection: Connection, ids: list[int]) -> tuple[int, int]:
-        values = {"ids": ids, "now": rules.now, "run_id": rules.run_id, "stuck_before": rules.limits["stuck_before"]}
-        row = connection.execute(_EXPIRE, values).one()
+    def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
+        values = {"ids": list(ids), "now": rules.now, "run_id": rules.run_id}
+        row = connection.execute(_EXPIRE, values | {"stuck_before": rules.limits["stuck_before"]}).one()
         return row.expired, row.stuck
 
-    work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_RESERVATION_NAME)
+    work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_RESERVATION_NAME, job=EXPIRY, now=rules.now)
     effects = list(work.run())
     with engine.connect() as connection:
         left = connection.execute(_RESERVATIONS_LEFT, rules.limits).scalar_one()
+    work.must_be_few()
     return Expired(sum(held for held, _ in effects), sum(stuck for _, stuck in effects), left, tuple(work.bad))
 
 
@@ -199,20 +202,37 @@ def _judged(engine: Engine, rules: LifecycleRules, undone: str) -> LifecycleRule
         return replace(rules, now=judged_at(connection, rules.now, undone))
 
 
+def _taken(connection: Connection, wanted: Wanted, due: str, instant: str, limits: Mapping[str, datetime]) -> Taken:
+    """Of the rows that are `due`, in the order of their `instant` (table and column), those that are `wanted`."""
+    values: dict[str, object] = {"size": wanted.size, **limits}
+    if wanted.only is not None:
+        which = "id = ANY (CAST(:only AS bigint[]))"
+        values["only"] = list(wanted.only)
+    else:
+        from_at, from_id = wanted.after or _FIRST
+        which = f"id <> ALL (CAST(:left_out AS bigint[])) AND ({instant}, id) > {_PLACE}"
+        values |= {"left_out": list(wanted.left_out), "from_at": from_at, "from_id": from_id}
+    locking = wanted.locking(instant.partition(".")[0])
+    query = text(f"{due} AND {which} ORDER BY {instant}, id LIMIT CAST(:size AS bigint) {locking}")
+    rows = connection.execute(query, values).all()
+    return Taken([row.id for row in rows], (rows[-1].at, rows[-1].id) if rows else None)
+
+
 def reservations_are_due(connection: Connection, rules: LifecycleRules) -> bool:
-    """Whether `expire_reservations` would find anything: one probe of a partial index."""
-    return bool(connection.execute(_RESERVATIONS_ARE_DUE, rules.limits).scalar_one())
+    """Whether `expire_reservations` is to look, by a probe of an index. It tries now and then what it leaves out."""
+    values = rules.limits | {"tried_before": rules.now - TRIED_EVERY}
+    return bool(connection.execute(_RESERVATIONS_ARE_DUE, values).scalar_one())
 
 
 def oldest_due_reservation(connection: Connection, rules: LifecycleRules) -> datetime | None:
-    """Since when the first of the due reservations has been due, if any is."""
+    """Since when the first of the due reservations has been due, if any is; what is left out is not."""
     values = {"delay": rules.expiry_delay, "grace": rules.payment_grace, **rules.limits}
     oldest: datetime | None = connection.execute(_OLDEST_DUE_RESERVATION, values).scalar_one_or_none()
     return oldest
 
 
 def oldest_due_event(connection: Connection, rules: LifecycleRules) -> datetime | None:
-    """Since when the event that has waited longest has been due to be closed, if any is."""
+    """Since when the event that has waited longest has been due to be closed, if any is; what is left out is not."""
     values = {"grace": rules.closing_grace, "ended_before": rules.now - rules.closing_grace}
     oldest: datetime | None = connection.execute(_OLDEST_DUE_EVENT, values).scalar_one()
     return oldest
@@ -228,15 +248,11 @@ _EVENT_NAME = text("SELECT external_ref FROM event WHERE id = CAST(:id AS bigint
 
 _RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
 
-_WANTED = """
-    AND id <> ALL (CAST(:left_out AS bigint[]))
-    AND (CAST(:only AS bigint[]) IS NULL OR id = ANY (CAST(:only AS bigint[])))
-"""
+_PLACE = "(CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))"
 
-_DUE_EVENTS = f"""
-    SELECT id FROM event
-    WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz) {_WANTED}
-    ORDER BY ends_at, id LIMIT CAST(:size AS bigint)
+_DUE_EVENTS = """
+    SELECT id, CAST(ends_at AS text) AS at FROM event
+    WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
 """
 
 # Without SKIP LOCKED a payment under way could hold up the closing; what is skipped is left to the expiry.
@@ -282,9 +298,14 @@ _CLOSE = text(f"""
 
 _EVENTS_LEFT = text("SELECT count(*) FROM event WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)")
 
-_OLDEST_DUE_EVENT = text("""
-    SELECT min(ends_at) + CAST(:grace AS interval) FROM event
-    WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
+# The first in the order of the index that is not left out.
+_OLDEST_DUE_EVENT = text(f"""
+    SELECT max(ends_at) + CAST(:grace AS interval) FROM (
+        SELECT ends_at FROM event
+        WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
+            AND NOT {is_left_out(CLOSING, "event.id")}
+        ORDER BY ends_at, id LIMIT 1
+    ) AS oldest
 """)
 
 _IS_OVERDUE = """
@@ -308,11 +329,7 @@ _NO_PAYMENT_IS_OPEN = """
 """
 
 # Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
-_DUE_RESERVATIONS = f"""
-    SELECT id, CAST(expires_at AS text) AS expires_at FROM reservation
-    WHERE {_IS_OVERDUE} {_WANTED} AND (expires_at, id) > (CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))
-    ORDER BY reservation.expires_at, id LIMIT CAST(:size AS bigint)
-"""
+_DUE_RESERVATIONS = f"SELECT id, CAST(expires_at AS text) AS at FROM reservation WHERE {_IS_OVERDUE}"
 
 # Few are left over, and those are looked at once more; without this all would be.
 _EXPIRE = text(f"""
@@ -327,7 +344,7 @@ _EXPIRE = text(f"""
         FROM left_over
         WHERE reservation.id = left_over.id AND status = 'ACTIVE'
             AND coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz)
-        RETURNING public_ref, payment_started_at
+        RETURNING public_ref, payment_started_at, expires_at
     ), told AS (
         INSERT INTO outbox_event
             (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
@@ -336,7 +353,8 @@ _EXPIRE = text(f"""
             UNION ALL
             SELECT 'reservation', public_ref, 'ReservationPaymentStuck',
                 jsonb_build_object('ref', public_ref, 'payment_started_at', payment_started_at),
-                'ReservationPaymentStuck:' || public_ref
+                'ReservationPaymentStuck:' || public_ref || ':' || to_char(
+                    coalesce(payment_started_at, expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
             FROM stuck
         ) AS news
         ON CONFLICT DO NOTHING
@@ -346,18 +364,25 @@ _EXPIRE = text(f"""
 
 # Everything that lies in the past seems due to the planner, which knows nothing of what was expired long ago: left to
 # itself it reads the whole table. Asked for the first few in the order of the index, it takes the index.
-_FIRST_DUE = f"FROM reservation WHERE {_IS_DUE} ORDER BY expires_at, id"
+_DUE = f"FROM reservation WHERE {_IS_DUE}"
+_IN_ORDER = "ORDER BY expires_at, id"
 
-_RESERVATIONS_LEFT = text(f"SELECT count(*) FROM (SELECT {_FIRST_DUE} LIMIT {LEFT_COUNTED}) AS due")
+_RESERVATIONS_LEFT = text(f"SELECT count(*) FROM (SELECT {_DUE} {_IN_ORDER} LIMIT {LEFT_COUNTED}) AS due")
 
-_RESERVATIONS_ARE_DUE = text(f"SELECT count(*) > 0 FROM (SELECT {_FIRST_DUE} LIMIT 1) AS due")
+_RESERVATIONS_ARE_DUE = text(f"""
+    SELECT {any_to_try(EXPIRY)} OR count(*) > 0
+    FROM (SELECT {_DUE} AND NOT {is_left_out(EXPIRY, "reservation.id")} {_IN_ORDER} LIMIT 1) AS due
+""")
 
 _OLDEST_DUE_RESERVATION = text(f"""
     SELECT greatest(
         expires_at + CAST(:delay AS interval),
         CASE WHEN payment_started_at IS NOT NULL OR EXISTS (SELECT {KEPT_CAPTURE})
             THEN coalesce(payment_started_at, expires_at) + CAST(:grace AS interval) END)
-    FROM (SELECT id, expires_at, payment_started_at {_FIRST_DUE} LIMIT 1) AS reservation
+    FROM (
+        SELECT id, expires_at, payment_started_at
+        {_DUE} AND NOT {is_left_out(EXPIRY, "reservation.id")} {_IN_ORDER} LIMIT 1
+    ) AS reservation
 """)
 
 _MONEY_WITHOUT_TICKET = text(f"""

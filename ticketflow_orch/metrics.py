@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily
@@ -10,6 +11,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from ticketflow_orch.bad_rows import LeftOutRow
 from ticketflow_orch.deadlines import Asked, NoAnswerError
 from ticketflow_orch.durations import Distribution
 from ticketflow_orch.errors import InputError
@@ -35,12 +37,15 @@ class TicketFlowCollector(Collector):
         self._settings = settings
         self._longest = longest
         self._asked: Asked[Situation] | None = None
+        self._asking = threading.Lock()
 
     def collect(self) -> Iterator[Family]:
         """The situation now."""
-        asked = self._asked
-        if asked is None or asked.has_ended:
-            asked = self._asked = Asked(lambda: [read_situation(self._engine, self._settings)])
+        # Held for as long as it takes to begin: the other scrape is to find the question that this one asks.
+        with self._asking:
+            asked = self._asked
+            if asked is None or asked.has_ended:
+                asked = self._asked = Asked(lambda: [read_situation(self._engine, self._settings)])
         try:
             [situation] = asked.until(asked.began + self._longest)
         except (NoAnswerError, SQLAlchemyError, InputError) as error:
@@ -118,6 +123,14 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
                 for job in ("close_events", "expire_reservations", "send_reminders")
                 if job not in situation.missing
             },
+        ),
+    )
+    yield (
+        "left_out",
+        _gauge(
+            "job_rows_left_out",
+            "Rows that a job cannot do; `ticketflow health` says which and why.",
+            {job: sum(1 for row in rows) + max(rows[0].more, 0) for job, rows in _by_job(situation).items()},
         ),
     )
     yield (
@@ -228,6 +241,13 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
         family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
         family.add_metric([], value)
         yield figure, family
+
+
+def _by_job(situation: Situation) -> dict[str, list[LeftOutRow]]:
+    found: dict[str, list[LeftOutRow]] = {}
+    for row in situation.left_out:
+        found.setdefault(row.job, []).append(row)
+    return found
 
 
 def _counts(name: str, meaning: str, labels: str, counted: tuple[Counted, ...]) -> GaugeMetricFamily:

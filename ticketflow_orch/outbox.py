@@ -35,6 +35,7 @@ EVENT_TYPES = frozenset({
     "ReminderChanged",
     "ReminderDue",
     "ReservationExpired",
+    "ReservationPaymentResolved",
     "ReservationPaymentStuck",
     "RowLeftOut",
     "RunFailed",
@@ -43,7 +44,7 @@ EVENT_TYPES = frozenset({
     "WindowMissed",
     "WorkOverdue",
 })  # fmt: skip
-WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry"})
+WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry", "ReservationPaymentResolved"})
 # Those that are rendered as mails, where their destination takes mails.
 MAILS = frozenset({"EventCancelled", "ReminderChanged", "ReminderDue", "StatementReady"})
 

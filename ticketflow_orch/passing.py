@@ -57,20 +57,6 @@ _NOT_COMPLETED_SINCE = """
         WHERE job = one.subject AND state = 'COMPLETED' AND finished_at > one.last_at)
 """
 
-# Payouts and statements leave out what the next run of the month takes in; all others name in their result what they
-# have left out.
-_LEFT_OUT = """
-    SELECT WHERE CASE one.subject
-        WHEN 'payouts' THEN EXISTS (
-            SELECT FROM settlement_period WHERE state = 'CLOSED' AND paid_at IS NULL)
-        WHEN 'settlement_statements' THEN EXISTS (
-            SELECT FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL)
-        ELSE coalesce((
-            SELECT finished_at <= one.last_at OR coalesce(jsonb_array_length(result -> 'bad'), 0) > 0
-            FROM job_execution WHERE job = one.subject AND state = 'COMPLETED'
-            ORDER BY idempotency_key DESC LIMIT 1), true) END
-"""
-
 # By kind: a query that finds something for as long as the cause of the alert `one` is there.
 _CAUSES: Mapping[str, str] = {
     "DestinationFailing": "SELECT FROM delivery_destination WHERE failing_since IS NOT NULL AND name = one.subject",
@@ -85,7 +71,7 @@ _CAUSES: Mapping[str, str] = {
     "PayoutsHeldForReview": """
         SELECT FROM payout WHERE state = 'HELD' AND to_char(month, 'YYYY-MM') = split_part(one.subject, ' ', 1)
     """,
-    "RowLeftOut": _LEFT_OUT,
+    "RowLeftOut": "SELECT FROM bad_row WHERE job = one.subject",
     "StaleClaim": _NOT_COMPLETED_SINCE,
     "WindowMissed": """
         SELECT WHERE NOT EXISTS (SELECT FROM job_firing WHERE job = one.subject AND fired_at > one.last_at)

@@ -6,14 +6,16 @@ date reminds once more, one that moves by an hour does not. Of several kinds tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
 from functools import cache
 
 from sqlalchemy import Connection, Engine, TextClause, text
 
-from ticketflow_orch.chunked import BadRow, ChunkedWork, Wanted
+from ticketflow_orch import bad_rows
+from ticketflow_orch.bad_rows import TRIED_EVERY, any_to_try, is_left_out
+from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
 from ticketflow_orch.outbox import derived_event_id
@@ -80,34 +82,54 @@ def note_told(connection: Connection, told: Sequence[Told]) -> None:
 
 
 def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
-    """Queue every reminder that is due: its row and its outbox event in one statement a chunk.
+    """Queue every reminder that is due, in chunks of reservations: its row and its outbox event in one statement.
 
     Only CONFIRMED reservations of OPEN events that have not begun are reminded. What nobody looked at in time is
     caught up until the event starts, and is MISSED after that, where it can be seen. Events in a zone that is unknown
     are left out as bad rows: without a zone they have no local date to remind of.
+
+    Raises:
+        ManyBadRowsError: more reservations fail than are looked for one by one; all others are reminded.
     """
     totals = {"QUEUED": 0, "SKIPPED": 0, "MISSED": 0}
-    bad: list[BadRow] = []
+    works: list[ChunkedWork[dict[str, int]]] = []
+    nowhere: dict[int | str, BadRow] = {}
     nearer: list[str] = []
     for kind, lead in _nearest_first(rules):
         with transaction(engine) as connection:
             leads = agree_on(connection, kind, lead, rules.now)
-        work = _KindOfReminder(leads, tuple(nearer), rules)
+            timezones = connection.execute(_TIMEZONES_WITHIN, _span(rules, leads.lead)).scalars().all()
+            nowhere |= {row.id: row for row in _in_unknown_zones(connection, rules, leads.lead, timezones)}
+        one = _KindOfReminder(leads, tuple(nearer), rules, timezones)
         nearer.append(kind)
-        chunks = ChunkedWork(engine, work.take, work.apply, rules.chunk_size, name=_EVENT_NAME)
-        for effect in chunks.run():
+        work = ChunkedWork(
+            engine, one.take, one.apply, rules.chunk_size, name=_RESERVATION_NAME, job=REMINDING, scope=_scope(kind),
+            now=rules.now,
+        )  # fmt: skip
+        works.append(work)
+        for effect in work.run():
             for state, reminders in effect.items():
                 totals[state] += reminders
-        bad.extend((*chunks.bad, *work.in_unknown_zones.values()))
-    return Reminded(totals["QUEUED"], totals["SKIPPED"], totals["MISSED"], tuple(bad))
+    with transaction(engine) as connection:
+        for row in nowhere.values():
+            bad_rows.note(connection, REMINDING, row, rules.now)
+        bad_rows.end_others(connection, REMINDING, tuple(nowhere.values()), scope=_EVENT)
+        connection.execute(_END_OF_KINDS, {"scopes": [_EVENT, CHANGES, *map(_scope, rules.kinds)]})
+    for work in works:
+        work.must_be_few()
+    bad = (*(row for work in works for row in work.bad), *nowhere.values())
+    return Reminded(totals["QUEUED"], totals["SKIPPED"], totals["MISSED"], bad)
 
 
 def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
     """Whether `send_reminders` would write or leave out anything: reads the events within the horizon, nothing else.
 
     A kind that is not known yet counts as due: what comes first must not find it newly enabled. So does an event in an
-    unknown zone: nobody would be told of one that no other reminder comes along with.
+    unknown zone: nobody would be told of one that no other reminder comes along with. What is left out is not due, but
+    is to be tried now and then.
     """
+    if connection.execute(_ANY_TO_TRY, {"tried_before": rules.now - TRIED_EVERY}).scalar_one():
+        return True
     for kind, lead in _nearest_first(rules):
         leads = read_leads(connection, kind, rules.now)
         if leads is None or leads.lead != lead or _undecided(connection, rules, leads, _is_undecided(leads.due_at)):
@@ -127,7 +149,7 @@ def due_reminders(connection: Connection, rules: ReminderRules) -> dict[str, int
 
 
 def oldest_due_reminder(connection: Connection, rules: ReminderRules) -> datetime | None:
-    """Since when the reminder that has waited longest has been due, if any is; events in unknown zones have none."""
+    """Since when the reminder that has waited longest has been due, if any is; what is left out has none."""
     found = []
     for kind, lead in _nearest_first(rules):
         known = read_leads(connection, kind, rules.now)
@@ -143,12 +165,13 @@ def _nearest_first(rules: ReminderRules) -> list[tuple[str, timedelta]]:
 
 
 def _undecided(connection: Connection, rules: ReminderRules, leads: Leads, question: TextClause) -> object:
-    span = {"from_start": rules.now - rules.missed_horizon, "to_start": rules.now + leads.lead}
+    span = _span(rules, leads.lead)
     timezones = connection.execute(_TIMEZONES_WITHIN, span).scalars().all()
     if not timezones:
         return None
     values = {
         "kind": leads.kind,
+        "scope": _scope(leads.kind),
         "now": rules.now,
         "quiet": rules.quiet,
         "quiet_since": rules.now - rules.quiet,
@@ -157,6 +180,22 @@ def _undecided(connection: Connection, rules: ReminderRules, leads: Leads, quest
         **_local_days(rules, leads.lead, timezones),
     }
     return connection.execute(question, values | span).scalar_one()
+
+
+def _span(rules: ReminderRules, lead: timedelta) -> dict[str, datetime]:
+    return {"from_start": rules.now - rules.missed_horizon, "to_start": rules.now + lead}
+
+
+def _scope(kind: str) -> str:
+    return f"{kind}:"
+
+
+def _in_unknown_zones(
+    connection: Connection, rules: ReminderRules, lead: timedelta, timezones: Sequence[str]
+) -> list[BadRow]:
+    unknown = sorted(set(timezones) - known_zones())
+    rows = connection.execute(_EVENTS_IN_ZONES, _span(rules, lead) | {"timezones": unknown}) if unknown else ()
+    return [BadRow(f"{_EVENT}{row.id}", unknown_zone(row.timezone), row.external_ref) for row in rows]
 
 
 def _local_days(rules: ReminderRules, lead: timedelta, timezones: Sequence[str]) -> dict[str, object]:
@@ -179,56 +218,52 @@ def _local_days(rules: ReminderRules, lead: timedelta, timezones: Sequence[str])
     }
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class _KindOfReminder:
-    """The chunks of one kind: events by their start, each with all of its reservations."""
+    """The chunks of one kind: reservations by the start of their event, of events in these `timezones`."""
 
     leads: Leads
     nearer: Sequence[str]
     rules: ReminderRules
-    seen: tuple[datetime, int] = (datetime.min.replace(tzinfo=UTC), 0)
-    # By their id: a chunk that is halved because of another row comes past them again.
-    in_unknown_zones: dict[int, BadRow] = field(default_factory=dict)
+    timezones: Sequence[str]
 
-    def take(self, connection: Connection, wanted: Wanted) -> list[int]:
-        """The next events that start within the lead, or have started lately."""
-        rows = connection.execute(
-            _EVENTS,
-            {
-                "from_start": max(self.rules.now - self.rules.missed_horizon, self.seen[0]),
-                "from_id": self.seen[1],
-                "to_start": self.rules.now + self.leads.lead,
-                **wanted.parameters,
-            },
-        ).all()
-        if rows and wanted.only is None:
-            self.seen = (rows[-1].starts_at, rows[-1].id)
-        return [row.id for row in rows]
+    def take(self, connection: Connection, wanted: Wanted) -> Taken:
+        """The next reservations of events that start within the lead, or have started lately."""
+        span = _span(self.rules, self.leads.lead)
+        if wanted.only is not None:
+            rows = connection.execute(_THESE_RESERVATIONS, span | {"only": list(wanted.only)}).all()
+        else:
+            place = wanted.after or (span["from_start"], _LARGEST_ID, 0)
+            behind = dict(zip(("from_start", "from_event", "from_reservation"), place, strict=True))
+            values = {"size": wanted.size, "left_out": list(wanted.left_out)}
+            rows = connection.execute(_RESERVATIONS, span | values | behind).all()
+        last = (rows[-1].starts_at, rows[-1].event_id, rows[-1].id) if rows else None
+        return Taken([row.id for row in rows], last)
 
-    def apply(self, connection: Connection, ids: list[int]) -> dict[str, int]:
-        """Write the reminders of these events and queue those that are to be sent."""
-        timezones = connection.execute(_TIMEZONES, {"ids": ids}).scalars().all()
-        if unknown := set(timezones) - known_zones():
-            self._set_aside(connection, ids, unknown)
+    def apply(self, connection: Connection, ids: Sequence[int]) -> dict[str, int]:
+        """Write the reminders of these reservations and queue those that are to be sent."""
         rows = connection.execute(
             _remind(self.leads.due_at),
             {
-                "ids": ids,
+                "ids": list(ids),
                 "kind": self.leads.kind,
                 "nearer": list(self.nearer),
                 "now": self.rules.now,
                 "quiet": self.rules.quiet,
                 "quiet_since": self.rules.now - self.rules.quiet,
                 **self.leads.parameters(self.rules.mail_from),
-                **_local_days(self.rules, self.leads.lead, timezones),
+                **_local_days(self.rules, self.leads.lead, self.timezones),
             },
         )
         return {row.state: row.reminders for row in rows}
 
-    def _set_aside(self, connection: Connection, ids: list[int], unknown: Set[str]) -> None:
-        rows = connection.execute(_EVENTS_IN_ZONES, {"ids": ids, "timezones": sorted(unknown)})
-        self.in_unknown_zones |= {row.id: BadRow(row.id, unknown_zone(row.timezone), row.external_ref) for row in rows}
 
+REMINDING = "send_reminders"
+# What the keys of events begin with among the rows that are left out.
+_EVENT = "event "
+# And those of events of whose change nobody can be told.
+CHANGES = "change of event "
+_LARGEST_ID = 2**63 - 1
 
 # In the order of ids, as everything that locks several reminders.
 _TOLD = text("""
@@ -244,23 +279,47 @@ _TOLD = text("""
     UPDATE reminder SET told_starts_at = told.starts_at, told_venue = told.venue FROM told WHERE reminder.id = told.id
 """)
 
-_EVENT_NAME = text("SELECT external_ref FROM event WHERE id = CAST(:id AS bigint)")
+_RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
 
-_EVENTS = text("""
-    SELECT id, starts_at FROM event
-    WHERE status IN ('OPEN', 'CLOSED') AND starts_at <= CAST(:to_start AS timestamptz)
-        AND (CAST(:only AS bigint[]) IS NOT NULL
-            OR (starts_at, id) > (CAST(:from_start AS timestamptz), CAST(:from_id AS bigint)))
-        AND (CAST(:only AS bigint[]) IS NULL OR id = ANY (CAST(:only AS bigint[])))
-        AND id <> ALL (CAST(:left_out AS bigint[]))
-    ORDER BY starts_at, id LIMIT CAST(:size AS bigint)
+# What was left out for the sake of a kind that is not there any more.
+_END_OF_KINDS = text(f"""
+    DELETE FROM bad_row WHERE job = '{REMINDING}' AND NOT EXISTS (
+        SELECT FROM unnest(CAST(:scopes AS text[])) AS scope WHERE starts_with(row_key, scope))
 """)
 
-_TIMEZONES = text("SELECT DISTINCT timezone FROM event WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY timezone")
+# Event by event, and of a large one the reservations behind the last that were taken: neither is read twice.
+_RESERVATIONS = text("""
+    SELECT coming.starts_at, coming.id AS event_id, held.id
+    FROM (
+        SELECT id, starts_at,
+            CASE WHEN (starts_at, id) = (CAST(:from_start AS timestamptz), CAST(:from_event AS bigint))
+                THEN CAST(:from_reservation AS bigint) ELSE 0 END AS behind
+        FROM event
+        WHERE status IN ('OPEN', 'CLOSED') AND starts_at <= CAST(:to_start AS timestamptz)
+            AND (starts_at, id) >= (CAST(:from_start AS timestamptz), CAST(:from_event AS bigint))
+        ORDER BY starts_at, id
+    ) AS coming CROSS JOIN LATERAL (
+        SELECT id FROM reservation
+        WHERE event_id = coming.id AND status = 'CONFIRMED' AND id > coming.behind
+            AND id <> ALL (CAST(:left_out AS bigint[]))
+        ORDER BY id LIMIT CAST(:size AS bigint)
+    ) AS held
+    ORDER BY coming.starts_at, coming.id, held.id LIMIT CAST(:size AS bigint)
+""")
+
+_THESE_RESERVATIONS = text("""
+    SELECT starts_at, event_id, reservation.id
+    FROM reservation JOIN event ON event.id = event_id
+    WHERE reservation.id = ANY (CAST(:only AS bigint[])) AND reservation.status = 'CONFIRMED'
+        AND event.status IN ('OPEN', 'CLOSED')
+        AND starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)
+    ORDER BY starts_at, event_id, reservation.id
+""")
 
 _EVENTS_IN_ZONES = text("""
     SELECT id, external_ref, timezone FROM event
-    WHERE id = ANY (CAST(:ids AS bigint[])) AND timezone = ANY (CAST(:timezones AS text[]))
+    WHERE status IN ('OPEN', 'CLOSED') AND timezone = ANY (CAST(:timezones AS text[]))
+        AND starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)
     ORDER BY starts_at, id
 """)
 
@@ -300,11 +359,18 @@ _UNDECIDED = f"""
             AND reminder.event_date = local_day.event_date)
 """
 
+_ANY_TO_TRY = text(f"SELECT {any_to_try(REMINDING)}")
+
+_IS_LEFT_OUT = is_left_out(REMINDING, "CAST(:scope AS text) || reservation.id")
+
 
 @cache
 def _is_undecided(due_at: str) -> TextClause:
-    undecided = _UNDECIDED.format(due_at=due_at)
-    return text(f"WITH {_LOCAL_DAY} SELECT CAST(:any_left_out AS boolean) OR EXISTS (SELECT {undecided})")
+    return text(f"""
+        WITH {_LOCAL_DAY}
+        SELECT CAST(:any_left_out AS boolean)
+            OR EXISTS (SELECT {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT})
+    """)
 
 
 @cache
@@ -314,13 +380,14 @@ def _oldest_undecided(due_at: str) -> TextClause:
         SELECT min(greatest(
             coalesce(due_at, starts_at - CAST(:lead AS interval)),
             least(coalesce(confirmed_at, created_at) + CAST(:quiet AS interval), starts_at)))
-        {_UNDECIDED.format(due_at=due_at)}
+        {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT}
     """)
 
 
 @cache
 def _undecided_count(due_at: str) -> TextClause:
-    return text(f"WITH {_LOCAL_DAY} SELECT count(*) {_UNDECIDED.format(due_at=due_at)}")
+    undecided = _UNDECIDED.format(due_at=due_at)
+    return text(f"WITH {_LOCAL_DAY} SELECT count(*) {undecided} AND NOT {_IS_LEFT_OUT}")
 
 
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.
@@ -349,7 +416,7 @@ _REMIND = f"""
                         AND nearer.event_date = local_day.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
                 ELSE 'QUEUED'
             END AS state
-        {_DECIDABLE} AND event.id = ANY (CAST(:ids AS bigint[]))
+        {_DECIDABLE} AND reservation.id = ANY (CAST(:ids AS bigint[]))
     ), reminded AS (
         INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
         SELECT id, CAST(:kind AS text), event_date, state,

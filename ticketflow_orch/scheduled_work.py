@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import executions, firings
+from ticketflow_orch.chunked import in_words
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import Firing
 from ticketflow_orch.retrying import retried
@@ -63,7 +64,7 @@ def run_once(
     except BaseException as error:  # a run that is terminated gives its claim back too
         # Where that cannot be said, its lease ends; what went wrong with the work is what people must learn.
         with suppress(DBAPIError, executions.OvertakenError), transaction(engine) as connection:
-            executions.fail(connection, held, f"{type(error).__name__}: {error}")
+            executions.fail(connection, held, f"{type(error).__name__}: {in_words(error)}")
         raise
     return WorkDone("DONE", outcome, _finished(engine, held, result), result)
 

@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import clock
+from ticketflow_orch.bad_rows import LeftOutRow, left_out
 from ticketflow_orch.chunked import in_words, is_one_row_s
 from ticketflow_orch.database import clocks, transaction
 from ticketflow_orch.durations import JOBS, Distribution, Traffic, latencies, run_times, traffic
@@ -64,7 +65,8 @@ class Situation:
     organizations in a time zone that tzdata does not know, with its name. `clock_difference` is in seconds, positive
     where this host is ahead of the database. `unanswered`: the figures, or the jobs in `due_since`, that a row's own
     data keep from being told, and why; in their place stands what stands for nothing. `disagreements`: what this
-    process's settings say otherwise than the database, which is followed.
+    process's settings say otherwise than the database, which is followed. `left_out`: the first rows that each job
+    leaves out.
     """
 
     business_now: datetime
@@ -90,6 +92,7 @@ class Situation:
     failed_runs: tuple[Counted, ...] = ()
     alerts: tuple[Counted, ...] = ()
     disagreements: tuple[str, ...] = ()
+    left_out: tuple[LeftOutRow, ...] = ()
     kept_back: tuple[Counted, ...] = ()
     untold: Mapping[str, str] = field(default_factory=dict)
     run_times: tuple[Distribution, ...] = ()
@@ -140,6 +143,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             failed_runs=counted("failed_runs", FAILED_RUNS, since=since),
             alerts=counted("alerts", ALERTS),
             disagreements=said,
+            left_out=ask("left_out", lambda: left_out(connection), ()),
             kept_back=counted("kept_back", KEPT_BACK, most=MOST),
             untold=ask.untold,
             # Last, since least hangs on them where the time is over.

@@ -29,7 +29,7 @@ EFFECTS = {
 TAKE = {
     "close_events": "FOR UPDATE OF event SKIP LOCKED",
     "expire_reservations": "FOR UPDATE OF reservation SKIP LOCKED",
-    "send_reminders": "SELECT id, starts_at FROM event",
+    "send_reminders": "SELECT coming.starts_at",
 }
 APPLY = {
     "close_events": "UPDATE event SET status = 'CLOSED'",

@@ -17,7 +17,9 @@ from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
 from tests.books import close
 from tests.payable import pay_from
+from tests.poison import refuse
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch.alerts import standing
 from ticketflow_orch.books.periods import ready_since
@@ -25,6 +27,7 @@ from ticketflow_orch.database import transaction
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.executions import claim
 from ticketflow_orch.firings import Firing, record, window_tags
+from ticketflow_orch.lifecycle import LifecycleRules, expire_reservations
 from ticketflow_orch.months import Month
 
 TICK = instant("2026-06-01T02:30")
@@ -293,3 +296,37 @@ def test_the_windows_or_the_work_of_every_schedule_are_watched() -> None:
         "statements_schedule",
     }
     assert missed_windows in SENSORS
+
+
+# --- Bad rows blind no sensor
+
+
+def test_a_reservation_that_cannot_be_expired_hides_no_standstill_that_comes_after_it(
+    engine: Engine, watch: Watch
+) -> None:
+    evening = add_event(engine, add_organization(engine), ends_at=instant("2026-07-01T00:00"))
+    add_reservation(engine, evening, public_ref="bad", expires_at=TICK)
+    refuse(engine, "reservation", "NEW.public_ref = 'bad'", "the seat map is locked")
+    watch.look("missed_windows", TICK)
+    for minutes in (1, 5, 9):
+        expire_reservations(engine, LifecycleRules(TICK + timedelta(minutes=minutes), "run"))
+    assert [watch.look("missed_windows", TICK + number * FIVE_MINUTES) for number in (1, 2)] == ["All well."] * 2
+    # From here on nobody expires anything.
+    due = TICK + timedelta(minutes=15)
+    add_reservation(engine, evening, expires_at=due)
+    watch.look_on(due, due + timedelta(minutes=30))
+    assert alerts(engine, "WorkOverdue") == [f"expire_reservations {due.isoformat()}"]
+
+
+def test_an_unknown_zone_and_a_row_that_cannot_be_read_keep_no_window_from_being_missed(
+    engine: Engine, watch: Watch
+) -> None:
+    olympus = add_organization(engine, timezone="Mars/Olympus")
+    add_movement(engine, olympus, 100, "2026-04-10T10:00")
+    evening = add_event(engine, olympus, timezone="Mars/Olympus", starts_at=TICK, ends_at=TICK + timedelta(hours=2))
+    add_reservation(engine, evening, status="CONFIRMED", confirmed_at=instant("2026-05-01T00:00"))
+    execute(engine, "ALTER TABLE reservation DROP CONSTRAINT reservation_instants_check")
+    add_reservation(engine, evening)
+    execute(engine, "UPDATE reservation SET expires_at = '-infinity' WHERE status = 'ACTIVE'")
+    watch.look_on(TICK - timedelta(minutes=31), TICK + timedelta(hours=1))
+    assert alerts(engine, MISSED) == ["2026-06-01T02:30:00+00:00"]

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.books.history import moved, pays_from
 from ticketflow_orch.books.periods import IncompleteClosingError, is_being_closed
+from ticketflow_orch.chunked import in_words
 from ticketflow_orch.database import is_data_fault, transaction
 from ticketflow_orch.months import Month
 from ticketflow_orch.retrying import retried
@@ -49,7 +50,7 @@ class BalanceWriter:
         except DBAPIError as error:
             if not is_data_fault(error):
                 raise
-            return self._narrow_down(low, high, str(error.orig).strip())
+            return self._narrow_down(low, high, in_words(error))
 
     def _write(self, low: int, high: int) -> int:
         with transaction(self.engine) as connection:

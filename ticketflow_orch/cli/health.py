@@ -177,7 +177,7 @@ def _told(engine: Engine) -> Iterator[str]:
     from ticketflow_orch.alerts import standing
 
     with engine.connect() as connection:
-        found = standing(connection, ["PayoutContradicted", "RowLeftOut"])
+        found = standing(connection, ["PayoutContradicted"])
     for one in found:
         times = "" if one.occurrences == 1 else f", {one.occurrences:,} times"
         yield (

@@ -18,10 +18,9 @@ from sqlalchemy import Connection, Engine, Row, text
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.books.history import pays_from
-from ticketflow_orch.chunked import LOCK_NOT_AVAILABLE
 from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.currencies.terms import Terms, Whose
-from ticketflow_orch.database import transaction
+from ticketflow_orch.database import LOCK_NOT_AVAILABLE, transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.installation import read_installation
 from ticketflow_orch.months import Month

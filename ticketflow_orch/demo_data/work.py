@@ -6,12 +6,12 @@ more than ever, a theatre whose box office reports late, and a club whose bank a
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch.csv_cells import Writer
 from ticketflow_orch.demo_data.organizer import Row
 from ticketflow_orch.importing.kinds import MONEY_MOVEMENTS, ORGANIZATIONS, Batch, Kind
 from ticketflow_orch.importing.loading import import_batches
@@ -151,20 +151,19 @@ def _write_corrections(home: Path, misread: list[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     names = [column.name for column in MONEY_MOVEMENTS.columns]
     with (folder / "money_movements.csv").open("w", encoding="utf-8", newline="") as file:
-        lines = csv.DictWriter(file, names)
-        lines.writeheader()
+        # What is imported is for no spreadsheet.
+        lines = Writer(file, for_people=False)
+        lines.writerow(names)
         for row in misread:
             wrong = dict(zip(names, row, strict=True))
-            lines.writerow(
-                wrong
-                | {
-                    "external_ref": f"{wrong['external_ref']}-void",
-                    "amount": f"-{wrong['amount']}",
-                    "reverses_ref": wrong["external_ref"],
-                    "is_void": "true",
-                    "reason": "Misread amount",
-                }
-            )
+            void = wrong | {
+                "external_ref": f"{wrong['external_ref']}-void",
+                "amount": f"-{wrong['amount']}",
+                "reverses_ref": wrong["external_ref"],
+                "is_void": "true",
+                "reason": "Misread amount",
+            }
+            lines.writerow([void[name] for name in names])
 
 
 def _capture(ref: str, organization: str, currency: str, amount: int, at: str, *, tax: int = 0) -> Row:

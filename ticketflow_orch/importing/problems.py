@@ -16,7 +16,7 @@ from typing import IO, TextIO, cast
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.counts import counted
-from ticketflow_orch.csv_cells import Writer, plain
+from ticketflow_orch.csv_cells import Writer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.targets import ordinary_file
 
@@ -93,8 +93,7 @@ class ProblemFile:
     def write(self, others: Iterator[Found]) -> None:
         """Write the problems that were kept, and `others`, in order."""
         for _, problem in heapq.merge(self._kept(), others, key=_order):
-            cells = (problem.file, str(problem.line), problem.column, plain(problem.value), plain(problem.reason))
-            self._writer.writerow(cells)
+            self._writer.writerow((problem.file, problem.line, problem.column, problem.value, problem.reason))
 
     def _kept(self) -> Iterator[Found]:
         # Kind by kind and row by row, as they were read.

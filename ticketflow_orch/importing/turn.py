@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.chunked import LOCK_NOT_AVAILABLE
-from ticketflow_orch.database import transaction
+from ticketflow_orch.database import LOCK_NOT_AVAILABLE, transaction
 from ticketflow_orch.errors import InputError
 
 # A row that somebody else inserted, or changed, or closed, after our snapshot; or a deadlock.

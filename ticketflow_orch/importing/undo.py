@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from ticketflow_orch.chunked import LOCK_NOT_AVAILABLE
+from ticketflow_orch.database import LOCK_NOT_AVAILABLE
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.kinds import KINDS
 from ticketflow_orch.importing.loading import Counts

@@ -7,10 +7,10 @@ leaves only what its docstring says, which the next try mends.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sqlalchemy import Connection, Row, text
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from ticketflow_orch.errors import InputError
 
@@ -55,6 +55,46 @@ def with_short_lock(
         f"Table {table} stayed in use by {_holders(connection, table)} through {attempts} tries of {timeout:g} s; "
         "let them finish or end them, then run `ticketflow migrate` again."
     )
+
+
+def refit(
+    connection: Connection,
+    name: str,
+    table: str,
+    conditions: Mapping[str, str],
+    edges: Mapping[str, tuple[str, str]],
+) -> None:
+    """A validated check constraint `name`, that the `conditions` on columns hold; values beyond are moved to an edge.
+
+    `edges`: the least and the greatest value of each column that is moved. A try that failed leaves the constraint
+    behind, which judges what is written from then on.
+
+    Raises:
+        InputError: a row cannot be moved, because somebody's trigger or constraint refuses it; names the row.
+    """
+    check = " AND ".join(conditions.values())
+    with_short_lock(
+        connection,
+        f"ALTER TABLE {table} DROP CONSTRAINT IF EXISTS {name}, ADD CONSTRAINT {name} CHECK ({check}) NOT VALID",
+        table=table,
+    )
+    moved = ", ".join(
+        f"{column} = CASE WHEN {condition} OR {column} IS NULL THEN {column} "
+        f"ELSE least(greatest({column}, '{edges[column][0]}'), '{edges[column][1]}') END"
+        for column, condition in conditions.items()
+    )
+    find = f"SELECT id FROM {table} WHERE NOT ({check}) ORDER BY id"  # noqa: S608 - what migrations say
+    move = text(f"UPDATE {table} SET {moved} WHERE id = :id")  # noqa: S608
+    for row in connection.exec_driver_sql(find).scalars().all():
+        try:
+            connection.execute(move, {"id": row})
+        except DBAPIError as error:
+            why = getattr(getattr(error.orig, "diag", None), "message_primary", None)
+            raise InputError(
+                f"Row {row} of table {table} has a value that no calendar has, and it cannot be changed ({why}); "
+                "correct it, then run `ticketflow migrate` again."
+            ) from error
+    with_short_lock(connection, f"ALTER TABLE {table} VALIDATE CONSTRAINT {name}", table=table)
 
 
 def build_index(

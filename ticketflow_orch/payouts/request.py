@@ -10,6 +10,7 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Engine, text
 
+from ticketflow_orch import bad_rows
 from ticketflow_orch.alerts import Alert, alert_once
 from ticketflow_orch.anomalies import OPEN, search, standing
 from ticketflow_orch.books.history import pays_from_of
@@ -112,7 +113,8 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
         paid_at = mark_paid(connection, month)
         anomalous = _tell_of_anomalies(connection, month, rules.now)
         for row in work.bad[:NAMED]:
-            alert_once(connection, row.alert("payouts"), rules.now)
+            bad_rows.note(connection, "payouts", row, rules.now)
+        bad_rows.end_others(connection, "payouts", work.bad, scope=f"{month} ")
     if work.bad:
         raise PayoutsLeftOutError(
             f"{month} is not paid: {counts['requested']:,} payouts requested, {len(work.bad):,} left out; correct what "

@@ -10,7 +10,8 @@ from itertools import groupby
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.database import is_data_fault, transaction
+from ticketflow_orch.chunked import in_words
+from ticketflow_orch.database import is_row_fault, transaction
 from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.delivery.configuration import Delivery, Route
 from ticketflow_orch.delivery.preparing import EventKind, Guard, Preparer, Recorded, Rendered, Suppressed
@@ -78,13 +79,13 @@ def _prepare(engine: Engine, delivery: Delivery, kind: EventKind, claimed: Seque
                 kind.recorder(connection, [Recorded(one.message, "INFLIGHT", None) for one in ready.events])
             return ready
     except Exception as error:
-        if isinstance(error, DBAPIError) and not is_data_fault(error):
+        if isinstance(error, DBAPIError) and not is_row_fault(error):
             raise
         if len(claimed) > 1:
             return sum((_prepare(engine, delivery, kind, [one]) for one in claimed), Ready())
         message = claimed[0].message
         _LOG.exception("Event %s (%s) cannot be prepared.", message.event_id, message.event_type)
-        reason = f"It could not be prepared: {type(error).__name__}: {error}"
+        reason = f"It could not be prepared: {type(error).__name__}: {in_words(error)}"
         return Ready(
             (),
             (

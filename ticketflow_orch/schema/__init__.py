@@ -21,6 +21,7 @@ from ticketflow_orch.schema.columns import metadata
 from ticketflow_orch.schema.effects import (
     alert,
     alert_group,
+    bad_row,
     delivery_destination,
     delivery_stop,
     event_change,
@@ -50,6 +51,7 @@ __all__ = [
     "alert",
     "alert_group",
     "anomaly_search",
+    "bad_row",
     "currency",
     "data_import",
     "delivery_destination",

@@ -22,6 +22,7 @@ from ticketflow_orch.schema.columns import (
     stamp,
     table,
     text_column,
+    within_calendars,
 )
 
 currency = table(
@@ -64,6 +65,7 @@ organization = table(
         ),
         nullable=True,
     ),
+    within_calendars("organization_days_check", sa.Date, "joined_on", "left_on"),
     index("organization_timezone_idx", "timezone"),
     index("organization_payouts_from_idx", "payouts_from", where="payouts_from IS NOT NULL"),
     index("organization_by_currency_idx", "currency"),
@@ -98,6 +100,7 @@ event = table(
     one_of("status", "DRAFT", "OPEN", "CLOSED", "CANCELLED"),
     CheckConstraint("ends_at > starts_at"),
     exactly_when("closed_at", "status = 'CLOSED'"),
+    within_calendars("event_instants_check", sa.TIMESTAMP, "starts_at", "ends_at", "closed_at"),
     index("event_organization_id_idx", "organization_id"),
     index("event_open_ends_at_idx", "ends_at", "id", where="status = 'OPEN'"),
     index("event_starts_at_idx", "starts_at", "id", where="status IN ('OPEN', 'CLOSED')"),
@@ -123,10 +126,21 @@ reservation = table(
     one_of("status", "ACTIVE", "CONFIRMED", "EXPIRED", "CANCELLED"),
     CheckConstraint("confirmed_at IS NOT NULL OR status <> 'CONFIRMED'"),
     exactly_when("expired_at", "status = 'EXPIRED'"),
+    within_calendars(
+        "reservation_instants_check",
+        sa.TIMESTAMP,
+        "created_at",
+        "expires_at",
+        "payment_started_at",
+        "confirmed_at",
+        "expired_at",
+        "stuck_reported_at",
+        "cancelled_at",
+    ),
     index("reservation_event_id_idx", "event_id"),
     index("reservation_due_idx", "expires_at", "id", where="status = 'ACTIVE' AND stuck_reported_at IS NULL"),
     index("reservation_stuck_idx", "id", where="status = 'ACTIVE' AND stuck_reported_at IS NOT NULL"),
-    index("reservation_confirmed_idx", "event_id", where="status = 'CONFIRMED'"),
+    index("reservation_to_remind_idx", "event_id", "id", where="status = 'CONFIRMED'"),
 )
 
 money_movement = table(

@@ -69,6 +69,13 @@ def exactly_when(column: str, condition: str) -> CheckConstraint:
     return CheckConstraint(f"({column} IS NOT NULL) = ({condition})")
 
 
+def within_calendars(name: str, type_: type[TypeEngine[Any]], *columns: str) -> CheckConstraint:
+    """The years that Python has, in each of `columns`."""
+    zone = "" if type_ is sa.Date else "Z"
+    spans = (f"{column} >= '0001-01-01{zone}' AND {column} < '10000-01-01{zone}'" for column in columns)
+    return CheckConstraint(" AND ".join(spans), name=name)
+
+
 def index(name: str, *columns: str, where: str | None = None, unique: bool = False, **options: Any) -> Index:  # noqa: ANN401
     predicate = None if where is None else text(where)
     return Index(name, *columns, unique=unique, postgresql_where=predicate, **options)

@@ -221,6 +221,16 @@ alert_group = table(
     index("alert_group_open_idx", "kind", "subject", unique=True, where="resolved_at IS NULL"),
 )
 
+# What jobs leave out, from the break to its end.
+bad_row = table(
+    "bad_row",
+    text_column("job", primary_key=True),
+    text_column("row_key", primary_key=True),
+    *(text_column(name) for name in ("name", "error")),
+    *(instant(name) for name in ("since", "tried_at")),
+    instant("alerted_at", nullable=True),
+)
+
 late_capture = table(
     "late_capture",
     Column("movement_id", sa.BigInteger, primary_key=True, autoincrement=False),

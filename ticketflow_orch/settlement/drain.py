@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.database import transaction
+from ticketflow_orch.chunked import in_words
+from ticketflow_orch.database import is_data_fault, sqlstate, transaction
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.retrying import retried
 from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, ParkedLimitError, drained
 from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
 
-# Data exceptions and integrity violations: what an organization's own rows can cause. Anything else aborts the run.
-_DATA_FAULTS = ("22", "23")
 _UNIQUE_VIOLATION = "23505"
 
 Progress = Callable[[Drained], None]
@@ -108,13 +107,13 @@ class Drain:
                     | {"worker": worker_name()},
                 )
         except DBAPIError as error:
-            sqlstate = getattr(error.orig, "sqlstate", None) or ""
-            if chunk is None or sqlstate[:2] not in _DATA_FAULTS:
+            # What an organization's own rows can cause. Anything else aborts the run.
+            if chunk is None or not is_data_fault(error):
                 raise
-            if first and sqlstate == _UNIQUE_VIOLATION:
+            if first and sqlstate(error) == _UNIQUE_VIOLATION:
                 self.posted_by_others.set()
             else:
-                self._narrow_down(chunk, str(error.orig).strip())
+                self._narrow_down(chunk, in_words(error))
         return True
 
     def _narrow_down(self, chunk: Chunk, error: str) -> None:

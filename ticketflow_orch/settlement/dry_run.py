@@ -12,7 +12,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, TextClause, text
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.csv_cells import Writer, exact, plain
+from ticketflow_orch.chunked import in_words
+from ticketflow_orch.csv_cells import Writer, exact
 from ticketflow_orch.database import is_data_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window
@@ -196,7 +197,7 @@ class _Comparison:
         except DBAPIError as error:
             if not is_data_fault(error):
                 raise
-            yield from self._halves(chunk, windows, str(error.orig).strip())
+            yield from self._halves(chunk, windows, in_words(error))
             return
         for row in rows:
             amounts = tuple(int(getattr(row, name)) for name in AMOUNTS)
@@ -253,7 +254,7 @@ def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
     kind = "settlement" if entry.is_settlement else "adjustment"
     amounts = (entry.posted, entry.posted + entry.difference, *entry.amounts)
     written = (exact(amount, entry.exponent) for amount in amounts)
-    return plain(entry.external_ref), str(month), str(entry.origin), kind, entry.currency, *written
+    return entry.external_ref, str(month), str(entry.origin), kind, entry.currency, *written
 
 
 _CHANGED_CHUNKS = text(f"{CHANGED_CHUNKS} SELECT * FROM changed_chunk ORDER BY origin_month, low_id")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.alerts import alert_once
+from ticketflow_orch import bad_rows
 from ticketflow_orch.chunked import NAMED, is_one_row_s, named
 from ticketflow_orch.counts import counted
 from ticketflow_orch.database import transaction
@@ -128,7 +128,8 @@ def state_month(
         if not bad:
             connection.execute(_STATED, {"month": month.first_day})
         for row in bad[:NAMED]:
-            alert_once(connection, row.alert(_JOB), now)
+            bad_rows.note(connection, _JOB, row, now)
+        bad_rows.end_others(connection, _JOB, bad, scope=f"{month} ")
     if bad:
         raise StatementsLeftOutError(
             f"{month} is not stated: {counted(written.statements, 'statement')} written, {len(bad):,} left out; "

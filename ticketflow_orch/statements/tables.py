@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ticketflow_orch.csv_cells import Writer, exact, plain
+from ticketflow_orch.csv_cells import Writer, exact
 from ticketflow_orch.months import zone
 from ticketflow_orch.statements.content import Movement, Statement
 
@@ -71,7 +71,7 @@ class StatementTables:
         money = (statement.currency, statement.exponent)
         self._csv.writerow(
             (
-                day.isoformat(), *map(plain, names), _iso(since), _iso(until), *money,
+                day.isoformat(), *names, _iso(since), _iso(until), *money,
                 *(exact(amount, statement.exponent) for amount in amounts),
             )
         )  # fmt: skip
@@ -115,8 +115,8 @@ def movements_table(file: BinaryIO, statement: Statement) -> Iterator[Any]:
         writer.writerows(
             (
                 _iso(movement.occurred_at), movement.occurred_at.astimezone(place).isoformat(), place.key,
-                plain(movement.external_ref), movement.kind, str(movement.is_void).lower(),
-                plain(movement.reverses or ""), plain(movement.reason or ""), statement.currency, statement.exponent,
+                movement.external_ref, movement.kind, str(movement.is_void).lower(),
+                movement.reverses or "", movement.reason or "", statement.currency, statement.exponent,
                 exact(movement.amount, statement.exponent),
             )
             for movement in movements

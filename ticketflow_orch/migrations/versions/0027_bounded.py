@@ -6,7 +6,7 @@ Both are what keeps anybody from being told twice, so the role of runs may not d
 from alembic import op
 
 revision = "0027"
-down_revision = "0025"
+down_revision = "0026"
 
 # A day less than the shortest retention there is, as for events. What an event in the outbox still stands for stays.
 FUNCTIONS = """
