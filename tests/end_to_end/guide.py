@@ -163,7 +163,7 @@ def try_a_pass(walk: Walk) -> None:
     walk.picture("dry-run")
     said = walk.run(f"ticketflow settle {FIRST} --dry-run --file dry-run.csv")
     assert "dry run: nothing was posted" in said
-    assert f"{THEATRE},{FIRST},{CLOSED}" in (walk.folder / "dry-run.csv").read_text("utf-8")
+    assert f'"{THEATRE}","{FIRST}","{CLOSED}"' in (walk.folder / "dry-run.csv").read_text("utf-8")
     assert _entries(walk.office) == before
 
 
