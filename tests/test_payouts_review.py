@@ -86,6 +86,8 @@ def test_a_hold_is_told_once_however_often_it_is_looked_at(engine: Engine) -> No
         "amount": 1_000,
         "greatest": 100,
         "reason": "review: 10.00 EUR in 2026-04 after at most 1.00 a month",
+        "severity": "ticket",
+        "subject": "2026-04 EUR",
     }
 
 

@@ -36,6 +36,11 @@ from ticketflow_orch.outbox_desk import Choice, redrive
 from ticketflow_orch.relay import Round, is_due
 
 
+LEASES_ARE_OVER = """
+    UPDATE outbox_event SET lease_until = least(lease_until, clock_timestamp()) WHERE state = 'INFLIGHT'
+"""
+
+
 @pytest.mark.every_server
 def test_an_event_whose_holder_went_away_is_sent_when_the_lease_is_over(engine: Engine) -> None:
     receiver = Receiver()
@@ -164,13 +169,13 @@ def test_an_event_that_kills_its_process_is_dead_after_its_attempts_while_others
             timeout=60,
             check=False,
         )
-        if worker.returncode == 0 and states(engine)["poison"] == "DEAD":
+        # A destination at which holders die is left alone for a moment.
+        if worker.returncode == 0 and "INFLIGHT" not in states(engine).values():
             break
         killed += worker.returncode == -signal.SIGKILL
         assert worker.returncode in {0, -signal.SIGKILL}, worker.stderr.decode()
-        change(engine, "poison", "lease_until = least(lease_until, clock_timestamp())")
-        for number in range(30):
-            change(engine, f"{number}", "lease_until = least(lease_until, clock_timestamp())")
+        with engine.begin() as connection:
+            connection.execute(text(LEASES_ARE_OVER))
     assert killed == 3
     assert states(engine) == {"poison": "DEAD"} | {f"{number}": "DELIVERED" for number in range(30)}
     with engine.begin() as connection:
