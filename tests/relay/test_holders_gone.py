@@ -35,7 +35,6 @@ from ticketflow_orch.delivery import Message, Outcome
 from ticketflow_orch.outbox_desk import Choice, redrive
 from ticketflow_orch.relay import Round, is_due
 
-
 LEASES_ARE_OVER = """
     UPDATE outbox_event SET lease_until = least(lease_until, clock_timestamp()) WHERE state = 'INFLIGHT'
 """
