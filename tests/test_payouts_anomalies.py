@@ -169,9 +169,12 @@ def test_that_payouts_are_held_for_anomalies_is_told_once_a_month(engine: Engine
     assert rows(engine, "SELECT dedupe_key, payload FROM outbox_event WHERE event_type = 'PayoutsHeldForReview'") == [
         (
             "PayoutsHeldForReview 2026-03 anomalies",
-            {"month": "2026-03", "payouts": 1, "reason": "anomalies: `ticketflow anomalies list` shows them"},
+            {
+                "month": "2026-03", "payouts": 1, "reason": "anomalies: `ticketflow anomalies list` shows them",
+                "severity": "ticket", "subject": "2026-03 anomalies",
+            },
         )
-    ]
+    ]  # fmt: skip
 
 
 def test_a_request_that_was_killed_half_way_holds_and_tells_in_the_end(engine: Engine, hall: int) -> None:
