@@ -182,15 +182,10 @@ def last_look(office: BackOffice) -> str:
 
 
 def missed(engine: Engine) -> list[tuple[str, datetime]]:
-    """Job and time of each window that was alerted, as often as it was."""
+    """Job and time of each window that was noted as missed."""
     with engine.connect() as connection:
-        alerts = connection.execute(
-            text("""
-                SELECT payload ->> 'job', payload ->> 'scheduled_for' FROM outbox_event
-                WHERE event_type = 'WindowMissed'
-            """)
-        )
-        return [(job, instant(window)) for job, window in alerts]
+        noted = connection.execute(text(MISSED))
+        return [(job, instant(window)) for job, window in noted]
 
 
 def reserve(engine: Engine) -> list[str]:
@@ -223,6 +218,10 @@ COUNTS = """
 
 ALERTED = """
     SELECT split_part(key, ' ', 2) FROM alert WHERE kind = 'DuplicateFiring' AND split_part(key, ' ', 1) = :job
+"""
+
+MISSED = """
+    SELECT split_part(key, ' ', 1), split_part(key, ' ', 2) FROM alert WHERE kind = 'WindowMissed'
 """
 
 REFUSE_CLAIMS = """
