@@ -92,6 +92,9 @@ def test_who_is_overtaken_while_at_work_is_told_and_stores_nothing(engine: Engin
         with engine.begin() as connection:
             connection.execute(text("UPDATE job_execution SET lease_until = clock_timestamp() - interval '1 second'"))
         assert run_once(engine, RETRY, lambda: {"events": 8}).status == "DONE"
+        with engine.begin() as connection:
+            # A retry is a process of its own.
+            connection.execute(text("UPDATE job_execution SET owner = 'another process'"))
 
     with pytest.raises(OvertakenError):
         run_once(engine, FIRST, Work(be_overtaken))
