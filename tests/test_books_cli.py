@@ -79,7 +79,8 @@ def test_what_comes_late_is_rehearsed_posted_and_listed(closed: Result, tmp_path
     assert rehearsed.exit_code == 0
     assert rehearsed.stdout.startswith("2026-03 dry run: nothing was posted.\n")
     assert "demo-00001" in rehearsed.stdout
-    assert (tmp_path / "march.csv").read_text("utf-8").splitlines()[1].startswith("demo-00001,2026-03,2026-02,adjust")
+    row = (tmp_path / "march.csv").read_text("utf-8").splitlines()[1]
+    assert row.startswith('"demo-00001","2026-03","2026-02","adjustment"')
     assert "1 adjusted" in invoke("settle", "2026-03").stdout
     listed = invoke("late", "--month", "2026-03").stdout.splitlines()
     assert listed[1].split()[:4] == ["demo-00001", "2026-03", "2026-02", "EUR"]
