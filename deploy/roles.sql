@@ -48,7 +48,7 @@ GRANT INSERT (kind, subject, severity, key, payload, first_at, last_at, told_at)
 GRANT UPDATE (state, outbox_event_id, told_starts_at, told_venue, changes_told) ON reminder TO ticketflow_run;
 GRANT INSERT, UPDATE ON reminder_kind TO ticketflow_run;
 GRANT INSERT, DELETE ON reminder_lead TO ticketflow_run;
--- What changed is written down by the database; whoever looked says so, and forgets it in the end.
+-- What changed is written down by the database; the job that looked at it says so, and deletes it later.
 GRANT UPDATE (looked_at), DELETE ON event_change TO ticketflow_run;
 GRANT EXECUTE ON FUNCTION reminders_undecided(bigint) TO ticketflow_run;
 -- To whom no mail goes any more; an entry is cleared and never deleted.

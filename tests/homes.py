@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+from dagster import DagsterInstance
 from sqlalchemy.engine import URL
 
+from tests.conftest import run_sql
 from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import Preparing
-from ticketflow_orch.settings import settings
+from ticketflow_orch.instance import Preparing, running
+from ticketflow_orch.settings import read_settings, settings
 
 # As `ticketflow migrate` does, which also prepares a server of one's own.
 MIGRATING = Preparing(own_server=True)
@@ -41,6 +43,27 @@ def fresh_home(scratch: Path, **variables: str) -> Iterator[Path]:
             if home.exists():
                 EmbeddedServer(home).remove()
                 shutil.rmtree(home)
+
+
+@contextmanager
+def dagster_storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
+    """The URL of a database for Dagster's storage, beside the one at `url`, that does not exist yet."""
+    storage = server.url(f"{url.database}_dagster")
+    try:
+        yield storage
+    finally:
+        run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
+
+
+@contextmanager
+def bootstrapped(scratch: Path, url: URL, storage: URL) -> Iterator[DagsterInstance]:
+    """A bootstrapped instance on these databases, in a home of its own, opened as any Dagster process opens it."""
+    with (
+        fresh_home(scratch, **variables_for(url, storage)),
+        running(read_settings(), asked=MIGRATING),
+        DagsterInstance.get() as instance,
+    ):
+        yield instance
 
 
 def variables_for(ticketflow: URL, dagster: URL) -> dict[str, str]:

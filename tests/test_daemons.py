@@ -13,7 +13,7 @@ from dagster._daemon.types import DaemonHeartbeat
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
-from tests.homes import MIGRATING, fresh_home, variables_for
+from tests.homes import bootstrapped, dagster_storage
 from ticketflow_orch import daemons
 from ticketflow_orch.cli import ui
 from ticketflow_orch.cli.diagnosis import State, daemon
@@ -22,7 +22,6 @@ from ticketflow_orch.database import connect_engine
 from ticketflow_orch.databases import Databases, resolve
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.instance import running
 from ticketflow_orch.process_identity import ProcessIdentity
 from ticketflow_orch.settings import read_settings
 
@@ -33,12 +32,7 @@ ELSEWHERE = replace(HERE, host="elsewhere", machine="another", boot="another")
 
 @pytest.fixture
 def instance(server: EmbeddedServer, url: URL, scratch: Path) -> Iterator[DagsterInstance]:
-    storage = server.url(f"{url.database}_dagster")
-    with (
-        fresh_home(scratch, **variables_for(url, storage)),
-        running(read_settings(), asked=MIGRATING),
-        DagsterInstance.get() as instance,
-    ):
+    with dagster_storage(server, url) as storage, bootstrapped(scratch, url, storage) as instance:
         yield instance
 
 

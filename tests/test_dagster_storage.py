@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,15 @@ from sqlalchemy import text
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
-from tests.homes import MIGRATING, fresh_home, variables_for
+from tests.homes import bootstrapped, dagster_storage
 from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import running
-from ticketflow_orch.settings import read_settings
 
 
 @pytest.fixture
-def storage(server: EmbeddedServer, url: URL) -> URL:
-    """The URL of a database for Dagster's storage that does not exist yet; it goes with the cluster."""
-    return server.url(f"{url.database}_dagster")
+def storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
+    """The URL of a database for Dagster's storage that does not exist yet."""
+    with dagster_storage(server, url) as storage:
+        yield storage
 
 
 def session(instance: DagsterInstance) -> str:
@@ -41,11 +41,7 @@ def ask(instance: DagsterInstance, question: str) -> str:
 
 @pytest.mark.parametrize("web", [False, True], ids=["daemon", "web server"])
 def test_queries_share_a_session_until_the_server_ends_it(scratch: Path, url: URL, storage: URL, web: bool) -> None:
-    with (
-        fresh_home(scratch, **variables_for(url, storage)),
-        running(read_settings(), asked=MIGRATING),
-        DagsterInstance.get() as instance,
-    ):
+    with bootstrapped(scratch, url, storage) as instance:
         if web:
             instance.optimize_for_webserver(statement_timeout=15_000, pool_recycle=3600, max_overflow=20)
         first = session(instance)

@@ -16,7 +16,7 @@ from dagster_postgres import PostgresEventLogStorage
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
-from tests.homes import MIGRATING, fresh_home, variables_for
+from tests.homes import MIGRATING, dagster_storage, fresh_home, variables_for
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.embedded import EmbeddedServer
@@ -36,9 +36,8 @@ with running(settings(), asked=Preparing(own_server=True)) as instance:
 @pytest.fixture
 def storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
     """The URL of a database for Dagster's storage that does not exist yet."""
-    storage = server.url(f"{url.database}_dagster")
-    yield storage
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
+    with dagster_storage(server, url) as storage:
+        yield storage
 
 
 @pytest.fixture

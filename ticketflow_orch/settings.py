@@ -196,7 +196,7 @@ class Settings(BaseSettings):
         "stands for the mail's own id. Unset: reminders offer none.",
     )
     mail_cancellations: bool = Field(
-        False, description="Whether whoever holds a ticket is told by mail when its event is cancelled."
+        False, description="Whether ticket holders get a mail when their event is cancelled."
     )
     mail_locale: Annotated[str, AfterValidator(_locale)] = Field(
         "en", description="Locale of mails and statements for organizations that have none, such as es or en_GB."

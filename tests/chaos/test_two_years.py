@@ -22,15 +22,13 @@ from sqlalchemy.engine import URL
 from schedules import SCHEDULES
 from schedules.dagster_records import delete_reports
 from schedules.housekeeping import MINUTE_OPS
-from tests.conftest import run_sql
-from tests.homes import MIGRATING, fresh_home, variables_for
+from tests.homes import bootstrapped, dagster_storage
 from tests.statements import execute
 from tests.test_automation import seen
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import running
 from ticketflow_orch.retention import STEPS, RetentionRules
-from ticketflow_orch.settings import read_settings, settings
+from ticketflow_orch.settings import settings
 
 DAYS = int(os.environ.get("DAYS", "60"))
 STEP = 7
@@ -44,18 +42,13 @@ REPORTS = 2 * MINUTES // 5
 
 @pytest.fixture
 def storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
-    storage = server.url(f"{url.database}_dagster")
-    yield storage
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
+    with dagster_storage(server, url) as storage:
+        yield storage
 
 
 @pytest.fixture
 def instance(scratch: Path, url: URL, storage: URL) -> Iterator[dg.DagsterInstance]:
-    with (
-        fresh_home(scratch, **variables_for(url, storage)),
-        running(read_settings(), asked=MIGRATING),
-        dg.DagsterInstance.get() as instance,
-    ):
+    with bootstrapped(scratch, url, storage) as instance:
         yield instance
 
 

@@ -21,14 +21,12 @@ from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs,
 from schedules.expire_reservations import expire_reservations_job
 from schedules.housekeeping import PRUNED_JOBS, clean_up, housekeeping_job, housekeeping_schedule
 from schedules.settlement import monthly_settlement_job
-from tests.conftest import run_sql
-from tests.homes import MIGRATING, fresh_home, variables_for
+from tests.homes import bootstrapped, dagster_storage
 from tests.rows import instant
 from tests.statements import execute
 from ticketflow_orch.database import connect_engine
 from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import running
-from ticketflow_orch.settings import read_settings, settings
+from ticketflow_orch.settings import settings
 
 NOW = datetime.now(UTC)
 EXPIRY = expire_reservations_job.name
@@ -39,19 +37,14 @@ MANY = int(os.environ.get("MANY_RUNS", "200"))
 @pytest.fixture
 def storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
     """The URL of a database for Dagster's storage that does not exist yet."""
-    storage = server.url(f"{url.database}_dagster")
-    yield storage
-    run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
+    with dagster_storage(server, url) as storage:
+        yield storage
 
 
 @pytest.fixture
 def instance(scratch: Path, url: URL, storage: URL) -> Iterator[dg.DagsterInstance]:
     """A bootstrapped instance whose storage is Postgres."""
-    with (
-        fresh_home(scratch, **variables_for(url, storage)),
-        running(read_settings(), asked=MIGRATING),
-        dg.DagsterInstance.get() as instance,
-    ):
+    with bootstrapped(scratch, url, storage) as instance:
         yield instance
 
 

@@ -53,7 +53,9 @@ def suppressed(
 
 
 @app.command("suppress")
-def suppress(address: Address, reason: Annotated[str, typer.Option(help="For whoever finds it suppressed.")]) -> None:
+def suppress(
+    address: Address, reason: Annotated[str, typer.Option(help="Shown beside the address in `mail suppressed`.")]
+) -> None:
     """Send no mail to an address any more, until it is cleared."""
     from ticketflow_orch import mail_suppression
     from ticketflow_orch.cli.session import database

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -110,7 +110,7 @@ def redrive(
     *,
     dry_run: DryRun = False,
 ) -> None:
-    """Send dead events once more, under the same ids, with a new budget of attempts."""
+    """Retry dead events, under the same ids, with a new budget of attempts."""
     from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.clock import parse_instant
@@ -142,12 +142,10 @@ def hold(
     """Keep a pending event, and with it the later ones of its aggregate, until it is released; or many."""
     from ticketflow_orch import outbox_desk
 
-    if event_id is None:
-        _many(_which(("PENDING",), event_type, older_than, error), "held", outbox_desk.hold, agreed=yes)
-        return
-    _require_alone(event_type, older_than, error)
-    _one(event_id, outbox_desk.hold)
-    typer.echo(f"Event {event_id} is held; later ones of its aggregate wait for it.")
+    _decide(
+        event_id, ("PENDING",), _Many(event_type, older_than, error), outbox_desk.hold, agreed=yes,
+        done="held", said="is held; later ones of its aggregate wait for it.",
+    )  # fmt: skip
 
 
 @app.command("release")
@@ -162,12 +160,10 @@ def release(
     """Let a held event go, or many."""
     from ticketflow_orch import outbox_desk
 
-    if event_id is None:
-        _many(_which(("HELD",), event_type, older_than, error), "released", outbox_desk.release, agreed=yes)
-        return
-    _require_alone(event_type, older_than, error)
-    _one(event_id, outbox_desk.release)
-    typer.echo(f"Event {event_id} is due.")
+    _decide(
+        event_id, ("HELD",), _Many(event_type, older_than, error), outbox_desk.release, agreed=yes,
+        done="released", said="is due.",
+    )  # fmt: skip
 
 
 @app.command("resolve")
@@ -178,7 +174,7 @@ def resolve(
     error: ErrorText = None,
     *,
     resolution: Annotated[
-        str, typer.Option("--as", help="delivered, again (it was not: send it once more), dead or dropped.")
+        str, typer.Option("--as", help="delivered, again (it was not: send it again), dead or dropped.")
     ],
     yes: Yes = False,
 ) -> None:
@@ -189,14 +185,11 @@ def resolve(
 
     if resolution not in get_args(outbox_desk.Resolution):
         raise InputError(f"--as {resolution} is unknown; say delivered, again, dead or dropped.")
-    if event_id is None:
-        states = ("IN_DOUBT",) if resolution == "dead" else ("IN_DOUBT", "DEAD")
-        which = _which(states, event_type, older_than, error)
-        _many(which, f"resolved as {resolution}", _resolving(resolution), agreed=yes)
-        return
-    _require_alone(event_type, older_than, error)
-    _one(event_id, _resolving(resolution))
-    typer.echo(f"Event {event_id} is resolved: {resolution}.")
+    states = ("IN_DOUBT",) if resolution == "dead" else ("IN_DOUBT", "DEAD")
+    _decide(
+        event_id, states, _Many(event_type, older_than, error), _resolving(resolution), agreed=yes,
+        done=f"resolved as {resolution}", said=f"is resolved: {resolution}.",
+    )  # fmt: skip
 
 
 @app.command("destinations")
@@ -237,13 +230,10 @@ def drop(
     yes: Yes = False,
 ) -> None:
     """Never send an event that is dead, in doubt or held; or many. The business learns of it as of any other end."""
-    if event_id is None:
-        which = _which(("DEAD", "IN_DOUBT", "HELD"), event_type, older_than, error)
-        _many(which, "dropped", _resolving("dropped"), agreed=yes)
-        return
-    _require_alone(event_type, older_than, error)
-    _one(event_id, _resolving("dropped"))
-    typer.echo(f"Event {event_id} is dropped: it is never sent.")
+    _decide(
+        event_id, ("DEAD", "IN_DOUBT", "HELD"), _Many(event_type, older_than, error), _resolving("dropped"), agreed=yes,
+        done="dropped", said="is dropped: it is never sent.",
+    )  # fmt: skip
 
 
 @app.command("stops")
@@ -389,16 +379,43 @@ def _resolving(resolution: str) -> Callable[[Connection, UUID], None]:
     return decide
 
 
-def _one(event_id: str, decide: Callable[[Connection, UUID], None]) -> None:
+class _Many(NamedTuple):
+    """What is asked of many events, as it was typed."""
+
+    event_type: str | None
+    older_than: str | None
+    error: str | None
+
+
+def _decide(
+    event_id: str | None,
+    states: Sequence[str],
+    many: _Many,
+    decide: Callable[[Connection, UUID], None],
+    *,
+    agreed: bool,
+    done: str,
+    said: str,
+) -> None:
+    """Decide about one event, of which `said` is printed, or about `many` in these states, which are then `done`."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.database import transaction
+    from ticketflow_orch.outbox_bulk import Which
     from ticketflow_orch.outbox_desk import parse_event_id
+    from ticketflow_orch.settings import parse_length
 
+    if event_id is None:
+        longer_ago = None if many.older_than is None else parse_length(many.older_than)
+        _about_many(Which(states, many.event_type, longer_ago, many.error), done, decide, agreed=agreed)
+        return
+    if any(one is not None for one in many):
+        raise InputError("Name an event's id, or --type, --older-than and --error for many; not both.")
     with database("outbox") as engine, transaction(engine) as connection:
         decide(connection, parse_event_id(event_id))
+    typer.echo(f"Event {event_id} {said}")
 
 
-def _many(which: Which, done: str, decide: Callable[[Connection, UUID], None], *, agreed: bool) -> None:
+def _about_many(which: Which, done: str, decide: Callable[[Connection, UUID], None], *, agreed: bool) -> None:
     """Count the events that are `which`, by type and state, and decide about them once somebody has `agreed`."""
     from ticketflow_orch import outbox_bulk
     from ticketflow_orch.cli.session import database
@@ -428,18 +445,6 @@ def _many(which: Which, done: str, decide: Callable[[Connection, UUID], None], *
         typer.echo(f"left: {why}", err=True)
     if refused:
         raise typer.Exit(1)
-
-
-def _which(states: Sequence[str], event_type: str | None, older_than: str | None, error: str | None) -> Which:
-    from ticketflow_orch.outbox_bulk import Which
-    from ticketflow_orch.settings import parse_length
-
-    return Which(states, event_type, None if older_than is None else parse_length(older_than), error)
-
-
-def _require_alone(*others: str | None) -> None:
-    if any(other is not None for other in others):
-        raise InputError("Name an event's id, or --type, --older-than and --error for many; not both.")
 
 
 def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKind, str]:
