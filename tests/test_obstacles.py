@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
+
 from sqlalchemy import Engine
 
 from tests.books import FIRST, JANUARY, settle_and_close
 from tests.payable import owing, pay_from, request, rows
-from tests.rows import add_movement, add_organization
+from tests.rows import add_movement, add_organization, instant
+from tests.statements import execute
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import Month
 from ticketflow_orch.obstacles import read_obstacles
@@ -14,9 +17,9 @@ from ticketflow_orch.parking import park, unpark
 from ticketflow_orch.payouts.decisions import Selection, hold, release
 
 
-def said(engine: Engine) -> list[str]:
+def said(engine: Engine, now: datetime | None = None) -> list[str]:
     with engine.connect() as connection:
-        return [f"{one.what}; {one.out}" for one in read_obstacles(connection, FIRST)]
+        return [f"{one.what}; {one.out}" for one in read_obstacles(connection, FIRST, now)]
 
 
 def test_nothing_stands_in_the_way_of_a_fresh_database(engine: Engine) -> None:
@@ -94,3 +97,23 @@ def test_money_that_waits_while_only_some_are_paid_is_named(engine: Engine) -> N
         "payouts are off but for organizations with a month of their own, and 880.00 EUR of 1 organization wait; "
         "`ticketflow payouts from YYYY-MM` names the first month that is paid"
     ]
+
+
+def test_opening_balances_without_any_business_wait_for_a_month_that_somebody_settles(engine: Engine) -> None:
+    hall = add_organization(engine, external_ref="hall", joined_on=date(2020, 1, 1))
+    execute(engine, "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (:id, 'EUR', 700)", id=hall)
+    assert said(engine, now=instant("2025-01-31T12:00")) == [], "the first month is not over"
+    assert said(engine, now=instant("2025-02-02T12:00")) == [
+        "opening balances: 1 wait, such as that of hall, because no month has any movement; "
+        "`ticketflow settle 2025-01` begins the books with that month"
+    ]
+    settle_and_close(engine, FIRST)
+    assert rows(engine, "SELECT opening, payable, closing FROM organization_balance") == [(700, 700, 0)]
+    assert "opening balances" not in "".join(said(engine, now=instant("2025-02-02T12:00")))
+
+
+def test_opening_balances_wait_for_business_as_long_as_there_is_some(engine: Engine) -> None:
+    hall = add_organization(engine, external_ref="hall")
+    execute(engine, "INSERT INTO opening_balance (organization_id, currency, amount) VALUES (:id, 'EUR', 700)", id=hall)
+    add_movement(engine, hall, 900, "2025-03-10T10:00")
+    assert said(engine, now=instant("2025-04-02T12:00")) == []

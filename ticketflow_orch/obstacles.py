@@ -19,10 +19,13 @@ from ticketflow_orch.months import Month, known_zones
 from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
 from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
 from ticketflow_orch.payouts.references import shared_references
+from ticketflow_orch.settlement.due import last_month_over, months_over
 
 _DAY = timedelta(days=1)
 # What follows a settlement is due every day; a weekend may pass.
 _LONGEST_STANDSTILL = timedelta(days=3)
+# Who enters what is owed before the first sale lets a month of sales go by.
+_LONGEST_IDLENESS = timedelta(days=31)
 _AT_ONCE = timedelta(0)
 _NAMED = 20
 
@@ -56,6 +59,7 @@ def read_obstacles(connection: Connection, first_month: Month, now: datetime | N
         *_off_for_some(connection),
         *_unbacked(connection),
         *_before_first(connection, first_month),
+        *_before_business(connection, first_month, now),
         *_withdrawn_currencies(connection),
         *_anomalies(connection, now),
     )
@@ -184,6 +188,19 @@ def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstac
         )  # fmt: skip
 
 
+def _before_business(connection: Connection, first_month: Month, now: datetime | None) -> Iterator[Obstacle]:
+    """Opening balances while no month is due: books begin with the first movement, and there has been none."""
+    row = connection.execute(_OPENING_BEFORE_BUSINESS, {"first": first_month.window("UTC").ends_at}).one_or_none()
+    if row is None or months_over(connection, now or row.now, first_month):
+        return
+    last = last_month_over(connection, now or row.now)
+    if last >= first_month:
+        yield Obstacle(
+            f"opening balances: {row.balances:,} wait, such as that of {row.external_ref}, because no month has any "
+            "movement", row.since, f"`ticketflow settle {last}` begins the books with that month", _LONGEST_IDLENESS,
+        )  # fmt: skip
+
+
 def _withdrawn_currencies(connection: Connection) -> Iterator[Obstacle]:
     """Currencies that are not in use any more and still are those of organizations: no bank pays in them."""
     for row in connection.execute(_WITHDRAWN):
@@ -291,6 +308,16 @@ _BEFORE_FIRST = text("""
     SELECT min(occurred_at) AS oldest, (array_agg(external_ref ORDER BY occurred_at))[1] AS external_ref,
         (array_agg(recorded_at ORDER BY occurred_at))[1] AS recorded_at
     FROM money_movement WHERE occurred_at < CAST(:first AS timestamptz)
+""")
+
+_OPENING_BEFORE_BUSINESS = text("""
+    SELECT count(*) AS balances, min(external_ref) AS external_ref,
+        min(coalesce(imported_at, CAST(:first AS timestamptz))) AS since, now() AS now
+    FROM opening_balance
+    JOIN organization ON organization.id = organization_id
+    LEFT JOIN data_import ON data_import.id = opening_balance.import_id
+    WHERE balance_month IS NULL AND amount <> 0 AND NOT EXISTS (SELECT FROM settlement_period)
+    HAVING count(*) > 0
 """)
 
 _WITHDRAWN = text(f"""

@@ -18,6 +18,7 @@ from ticketflow_orch.board import read_board
 from ticketflow_orch.books.audit import closed_months
 from ticketflow_orch.database import transaction
 from ticketflow_orch.health import problems
+from ticketflow_orch.months import Month
 from ticketflow_orch.parking import unpark
 from ticketflow_orch.payouts.decisions import Selection, confirm, release
 from ticketflow_orch.payouts.paid_from import first_paid_month
@@ -45,6 +46,7 @@ class Ending:
             (r"given up: .* such as (\S+) .*unknown to tzdata", self._correct_zone),
             (r"`ticketflow payouts resolve`", self._resolve),
             (r"`ticketflow payouts release", self._release),
+            (r"`ticketflow settle (\S+)` begins the books", self._begin),
         )
 
     def remove_obstacles(self) -> int:
@@ -185,6 +187,9 @@ class Ending:
     def _unpark(self, found: re.Match[str]) -> None:
         unpark(self.engine, found[1], "ana")
         self.platform.parked.discard(found[1])
+
+    def _begin(self, found: re.Match[str]) -> None:
+        self.platform.schedules.settle(self.engine, Month.parse(found[1]), self.platform.now)
 
     def _void_poison(self, found: re.Match[str]) -> None:
         self.platform.void_poison(found[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection, text
@@ -80,7 +81,7 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     lie before the books, read by nobody, when their zones are known.
     """
     zones, unknown = zones_in_use(connection), unknown_zones(connection)
-    last = min(Month.of_instant(now, timezone) for timezone in zones or ["UTC"]).previous()
+    last = _last_over(zones, now)
     begun = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
     first = None if begun is None else Month.of_day(begun)
     for month in months_between(first_month, last if first is None else min(last, first)):
@@ -88,6 +89,15 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
             first = month if first is None else min(month, first)
             break
     return () if first is None else tuple(months_between(first, last))
+
+
+def last_month_over(connection: Connection, now: datetime) -> Month:
+    """The last month that is over at `now` (aware) in every zone in use."""
+    return _last_over(zones_in_use(connection), now)
+
+
+def _last_over(zones: Sequence[str], now: datetime) -> Month:
+    return min(Month.of_instant(now, timezone) for timezone in zones or ["UTC"]).previous()
 
 
 def _settled(connection: Connection) -> set[Month]:
