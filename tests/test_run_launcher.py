@@ -157,7 +157,8 @@ def test_a_run_goes_on_in_a_process_of_its_own_and_its_death_is_noticed_within_o
 ) -> None:
     run = launch(instance, patient)
     named = worker_of(instance, run)
-    wait_for_status(instance, run, STARTED)
+    wait_for(lambda: 'STEP_START - Started execution of step "wait"' in Path(named.log).read_text())
+    assert now(instance, run).status == STARTED
     assert worker_of(instance, run) == named, "the worker itself says the same"
     assert os.getpgid(named.process.pid) == named.process.pid
     command = Path(f"/proc/{named.process.pid}/cmdline").read_bytes().split(b"\0")
