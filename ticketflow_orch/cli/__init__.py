@@ -7,10 +7,11 @@ Dagster. To add a command, write its module and register the function below.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import Annotated
 
@@ -134,11 +135,17 @@ def options(
             typer.echo(f"warning: {sentence}", err=True)
 
 
+@functools.cache
+def _command() -> Callable[[], object]:
+    """The assembled command: typer reads the signatures of all functions for it, each time that it is asked."""
+    return typer.main.get_command(app)
+
+
 def main() -> None:
     """The console script. A refused input is one line on stderr, whichever command raised it."""
     try:
         _refuse_unreadable(sys.argv[1:])
-        app()
+        _command()()
     except InputError as error:
         # Further lines are lists that the command has shown as a table.
         typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
