@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from dagster import DagsterInstance
 from dagster._daemon.types import DaemonHeartbeat
+from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
@@ -136,3 +138,27 @@ def test_ui_starts_where_the_other_daemon_has_ended_or_does_not_show_any_more(
     monkeypatch.setattr(ui, "_BETWEEN_LOOKS", 0.5)
     ui._refuse_second_daemon(databases)
     assert "on elsewhere; waiting to see whether it still does." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (SerializableErrorInfo("bad tick", [], "ValueError", None), State.WRONG),
+        (SerializableErrorInfo("server closed the connection", [], "OperationalError", None), State.OK),
+        (
+            SerializableErrorInfo(
+                "too many retries", [], "DagsterPostgresException",
+                SerializableErrorInfo("connection refused", [], "OperationalError", None),
+            ),
+            State.OK,
+        ),
+    ],
+    ids=["an error of its own", "cut off", "cut off for long"],
+)  # fmt: skip
+def test_a_part_that_was_cut_off_from_its_storage_is_well_once_it_shows_life_there(
+    instance: DagsterInstance, error: SerializableErrorInfo, state: State
+) -> None:
+    for kind in instance.get_required_daemon_types():
+        errors = [error] if kind == "SENSOR" else []
+        instance.add_daemon_heartbeat(DaemonHeartbeat(time.time(), kind, "mine", errors))
+    assert daemon(instance).state == state

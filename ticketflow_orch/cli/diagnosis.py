@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from dagster import DagsterInstance, DagsterRunStatus, RunsFilter
+from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from ticketflow_orch.daemons import DaemonMark, two_daemons, working_daemons
 from ticketflow_orch.database import clocks, connect_engine, session_faults
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _NAMED = 10
 _LEAST_FREE = 1 << 30  # bytes
 _LEAST_FILES = 10_000
+_CUT_OFF = {OperationalError.__name__, InterfaceError.__name__}
 _LONGEST_SILENCE = 120  # seconds; a heartbeat comes every 30
 _MIGRATE = "run `ticketflow migrate`"
 
@@ -308,13 +310,26 @@ def daemon(instance: DagsterInstance) -> Finding:
         seen = max((datetime.fromtimestamp(beat.timestamp, UTC) for beat in beats.values()), default=None)
         detail = "was never seen" if seen is None else f"was last seen {seen:%Y-%m-%d %H:%M:%S} UTC"
         return Finding("daemon", State.STOPPED, detail, "no schedule runs without it; start it with `ticketflow ui`")
-    failing = sorted(kind for kind, beat in beats.items() if kind in required and beat.errors)
+    failing = sorted(
+        kind
+        for kind, beat in beats.items()
+        if kind in required and not all(_was_cut_off(error) for error in beat.errors or ())
+    )
     if silent or failing:
         detail = "; ".join(
             f"{what}: {', '.join(kinds)}" for what, kinds in (("silent", silent), ("failing", failing)) if kinds
         )
         return Finding("daemon", State.WRONG, detail, "read its log, then restart it")
     return Finding("daemon", State.OK, "alive")
+
+
+def _was_cut_off(error: SerializableErrorInfo) -> bool:
+    """Whether `error` is that the storage could not be reached.
+
+    A sign of life that carries it was written to the same storage later, and carries it for five minutes.
+    """
+    cause = error.cause
+    return error.cls_name in _CUT_OFF or (cause is not None and _was_cut_off(cause))
 
 
 def runs_without_worker(instance: DagsterInstance) -> Iterator[str]:
