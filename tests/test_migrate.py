@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from datetime import date
 
 import pytest
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ProgrammingError
@@ -56,6 +58,13 @@ def test_asking_again_and_again_leaves_nothing_behind(engine: Engine) -> None:
     for _ in range(5):
         require_current_schema(engine)
     assert atexit._ncallbacks() == before
+
+
+def test_the_revisions_come_in_the_order_of_their_files() -> None:
+    config = Config()
+    config.set_main_option("script_location", "ticketflow_orch:migrations")
+    walked = [script.revision for script in ScriptDirectory.from_config(config).walk_revisions()]
+    assert list(migrating.revisions()) == walked[::-1]
 
 
 def test_an_empty_database_is_behind_until_it_is_migrated(empty: Engine, empty_url: URL) -> None:
