@@ -18,6 +18,7 @@ from pathlib import Path
 import hypothesis
 import psutil
 import pytest
+import typer.testing
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
@@ -51,6 +52,8 @@ os.environ.setdefault("CHAOS_SEED", str(random.randrange(10**6)))
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("suite")
+# As in a process that runs one command, the command is assembled once.
+typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
 def pytest_report_header() -> str:

@@ -184,7 +184,7 @@ MOMENTS = {
 }
 RECORDINGS = {"RECORD LATE", "RECORD BETWEEN"}
 # How many of the eight steps are taken at each moment by each clock; chaos takes all of them.
-TAKEN = int(os.environ.get("CLOCK_STEPS", "2"))
+TAKEN = int(os.environ.get("CLOCK_STEPS", "1"))
 SEED = int(os.environ["CHAOS_SEED"])
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.books import FEBRUARY, close
+from tests.conftest import TEMPLATE, fresh_database, run_sql
 from tests.rows import add_movement
 from tests.statements import execute
 from tests.test_settlement import MARCH, settle
@@ -19,6 +21,8 @@ from tests.test_settlement_plan import (
     add_movements,
     scans_of,
 )
+from ticketflow_orch.database import connect_engine
+from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.explain import explain
 from ticketflow_orch.late import late_adjustments
 from ticketflow_orch.settlement.due import late_months
@@ -30,9 +34,29 @@ MONTHS = 24
 ASKED = range(100, 120)
 
 
+@pytest.fixture(scope="session")
+def two_years(server: EmbeddedServer) -> str:
+    """The name of a database with two years settled and closed, and March settled.
+
+    What came late for both a closed month and March is not read yet.
+    """
+    name = f"template_two_years_{uuid.uuid4().hex[:8]}"
+    run_sql(server.url(), f"CREATE DATABASE {name} TEMPLATE {TEMPLATE}")
+    engine = connect_engine(server.url(name), "pytest")
+    fill(engine)
+    engine.dispose()
+    return name
+
+
 @pytest.fixture
-def years(engine: Engine) -> Engine:
-    """Two years settled and closed, March settled; what came late for both a closed month and March is not read yet."""
+def years(server: EmbeddedServer, two_years: str) -> Iterator[Engine]:
+    with fresh_database(server, two_years) as url:
+        engine = connect_engine(url, "pytest", connections=20)
+        yield engine
+        engine.dispose()
+
+
+def fill(engine: Engine) -> None:
     add_movements(engine, months=MONTHS)
     add_entries_of_the_months_before(engine, months=MONTHS)
     execute(
@@ -74,7 +98,6 @@ def years(engine: Engine) -> Engine:
         connection.exec_driver_sql(
             "VACUUM (ANALYZE) ledger_entry, money_movement, organization_balance, settlement_chunk"
         )
-    return engine
 
 
 def read_late(engine: Engine) -> None:

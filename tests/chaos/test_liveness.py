@@ -25,7 +25,7 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
 HISTORIES = int(os.environ.get("LIVENESS_HISTORIES", "20"))
-STEPS = int(os.environ.get("LIVENESS_STEPS", "12"))
+STEPS = int(os.environ.get("LIVENESS_STEPS", "10"))
 SEED = int(os.environ["CHAOS_SEED"])
 
 

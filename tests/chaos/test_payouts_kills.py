@@ -20,7 +20,7 @@ from tests.payable import request, request_and_die, rows
 from tests.payments import configuration, delivery, pay, states, under_way
 from tests.provider import Provider
 
-KILLS = int(os.environ.get("CHAOS_KILLS", "5"))
+KILLS = int(os.environ.get("CHAOS_KILLS", "3"))
 SEED = int(os.environ["CHAOS_SEED"])
 # It forgets a key two seconds after it acted, and the same key would pay again.
 FORGETS_AFTER, REMEMBERS = 2.0, 1

@@ -197,11 +197,17 @@ def test_after_a_crash_what_is_left_is_named_and_the_run_that_went_down_is_retri
             with suppress(psutil.NoSuchProcess):
                 each.kill()
 
-    with started(sys.executable, "-c", SERVE, str(port)):
+    with started(sys.executable, "-c", SERVE, str(port)) as process:
         wait_until(lambda: runs(port) == [("STARTED", True), ("FAILURE", False)], 60, every=0.5)
 
+        processes = everything_of(process, home)
+        process.terminate()
+        assert_ends_whole(process, processes, port, 0)
 
-def test_the_real_location_comes_up_with_schedules_on_and_no_second_one_beside_it(home: Path) -> None:
+
+def test_the_real_location_comes_up_alone_with_schedules_on_and_ends_with_its_daemon_whose_log_is_quoted(
+    home: Path,
+) -> None:
     port = free_port()
     with started(TICKETFLOW, "ui", "--port", str(port)) as process:
         [entry] = query(port, SCHEDULES)["workspaceOrError"]["locationEntries"]
@@ -215,14 +221,6 @@ def test_the_real_location_comes_up_with_schedules_on_and_no_second_one_beside_i
         assert second.returncode == 2
         assert f"end it first with `kill {process.pid}`" in second.stderr
 
-        processes = everything_of(process, home)
-        process.terminate()
-        assert_ends_whole(process, processes, port, 0)
-
-
-def test_a_daemon_that_dies_ends_the_rest_and_its_log_is_quoted(home: Path) -> None:
-    port = free_port()
-    with started(TICKETFLOW, "ui", "--port", str(port)) as process:
         processes = everything_of(process, home)
         # Children of its own only: backends of Postgres come and go, and one that is gone has no command line.
         children = psutil.Process(process.pid).children()
