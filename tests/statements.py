@@ -1,12 +1,13 @@
-"""Statements that are taken or refused, and what Postgres says against them."""
+"""SQL statements: taken or refused, what Postgres says against them, and how many were sent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
 # A literal that any text column and any instant takes.
@@ -81,3 +82,19 @@ def deliver(engine: Engine, at: str, which: str = "true") -> None:
         WHERE state = 'INFLIGHT' AND {which}
         """,
     )
+
+
+@contextmanager
+def queries(engine: Engine) -> Iterator[list[str]]:
+    """The SELECTs and writes that the block sends, without settings of the session."""
+    sent: list[str] = []
+
+    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
+        if not statement.startswith("SET "):
+            sent.append(statement)
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield sent
+    finally:
+        event.remove(engine, "before_cursor_execute", note)

@@ -8,7 +8,7 @@ from sqlalchemy import Engine, text
 from tests.books import FIRST, close
 from tests.payable import rows
 from tests.rows import add_movement, add_organization, add_void, instant
-from tests.statements import execute
+from tests.statements import execute, queries
 from tests.test_settlement import MARCH, NOW, close_month, settle, tamper
 from tests.test_settlement_closed_months import APRIL, FEBRUARY
 from ticketflow_orch.books.periods import months_to_close
@@ -147,3 +147,17 @@ def unattended_months(engine: Engine, now: str) -> None:
         months = tuple(months_to_close(connection, at, FIRST))
     for month in months:
         close(engine, month, now=at)
+
+
+def test_however_long_ago_the_first_month_is_the_first_with_movements_is_found_in_as_many_queries(
+    engine: Engine,
+) -> None:
+    seller = add_organization(engine, timezone="Pacific/Kiritimati")
+    # February in Kiritimati, and January in UTC.
+    add_movement(engine, seller, 100, "2026-01-31T12:00")
+    asked = []
+    for first_month in (Month(2026, 1), Month(1970, 1)):
+        with engine.connect() as connection, queries(engine) as statements:
+            assert due_months(connection, NOW, first_month)[0] == FEBRUARY
+        asked.append(len(statements))
+    assert asked[0] == asked[1]

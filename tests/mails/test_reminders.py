@@ -10,9 +10,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.mails.reading import event, read, reason, text_of
-from tests.monthly_statements.books import queries
 from tests.rows import add_event, add_organization, add_reservation, instant
-from tests.statements import execute
+from tests.statements import execute, queries
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.delivery.preparing import Prepared, Rendered

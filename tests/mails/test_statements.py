@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.mails.reading import event, read, reason, text_of
-from tests.monthly_statements.books import FEBRUARY, MARCH, close, queries, state
+from tests.monthly_statements.books import FEBRUARY, MARCH, close, state
 from tests.rows import add_movement, add_organization, instant
-from tests.statements import execute
+from tests.statements import execute, queries
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy import Connection, Engine, text
 
 from tests.rows import instant
 from tests.test_settlement import settle
@@ -90,19 +89,3 @@ _BALANCE = """
         (organization_id, currency, month, previous_month, opening, net, returned, due, payable, closing)
     VALUES (:organization, :currency, :month, :previous, :opening, :net, :returned, :due, :payable, :closing)
 """
-
-
-@contextmanager
-def queries(engine: Engine) -> Iterator[list[str]]:
-    """The SELECTs and writes that the block sends, without settings of the session."""
-    sent: list[str] = []
-
-    def note(_: Any, __: Any, statement: str, *___: Any) -> None:
-        if not statement.startswith("SET "):
-            sent.append(statement)
-
-    event.listen(engine, "before_cursor_execute", note)
-    try:
-        yield sent
-    finally:
-        event.remove(engine, "before_cursor_execute", note)

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.monthly_statements.books import APRIL, FEBRUARY, MARCH, close, queries, run, state
+from tests.monthly_statements.books import APRIL, FEBRUARY, MARCH, close, run, state
 from tests.rows import add_movement, add_organization, add_void, instant
+from tests.statements import queries
 from tests.test_settlement import settle, tamper
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month

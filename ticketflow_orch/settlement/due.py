@@ -84,7 +84,8 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     last = _last_over(zones, now)
     begun = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
     first = None if begun is None else Month.of_day(begun)
-    for month in months_between(first_month, last if first is None else min(last, first)):
+    before = tuple(months_between(first_month, last if first is None else min(last, first)))
+    for month in before[_first_with_any(connection, before) :]:
         if _has_movements(connection, _windows(month, zones, unknown)):
             first = month if first is None else min(month, first)
             break
@@ -111,10 +112,34 @@ def _running(connection: Connection) -> set[Month]:
 
 
 def _windows(month: Month, zones: list[str], unknown: list[str]) -> dict[str, Window]:
-    # Wherever a zone that nobody knows lies, it is within a day of UTC.
+    return {name: month.window(name) for name in zones} | dict.fromkeys(unknown, _anywhere(month))
+
+
+def _first_with_any(connection: Connection, months: Sequence[Month]) -> int:
+    """How many of `months` (in order) come before the first with a movement of anybody, wherever on earth they are."""
+    windows = [_anywhere(month) for month in months]
+    found = connection.execute(
+        text("""
+            WITH probed AS MATERIALIZED (
+                SELECT * FROM unnest(CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
+                    WITH ORDINALITY AS probed (starts_at, ends_at, number)
+                ORDER BY number
+            )
+            SELECT number FROM probed
+            WHERE EXISTS (
+                SELECT FROM money_movement WHERE occurred_at >= probed.starts_at AND occurred_at < probed.ends_at
+            )
+            LIMIT 1
+        """),
+        {"starts": [window.starts_at for window in windows], "ends": [window.ends_at for window in windows]},
+    ).scalar_one_or_none()
+    return len(months) if found is None else int(found) - 1
+
+
+def _anywhere(month: Month) -> Window:
+    """A window that holds the month of every zone: each lies within a day of UTC."""
     utc, day = month.window("UTC"), timedelta(days=1)
-    anywhere = Window(utc.starts_at - day, utc.ends_at + day)
-    return {name: month.window(name) for name in zones} | dict.fromkeys(unknown, anywhere)
+    return Window(utc.starts_at - day, utc.ends_at + day)
 
 
 def _has_movements(connection: Connection, windows: dict[str, Window]) -> bool:
