@@ -9,8 +9,12 @@ from assets.payouts import PAYOUT_CHECKS, payouts
 from assets.settlement_checks import SETTLEMENT_CHECKS
 from assets.settlement_statements import settlement_statements, statements_add_up
 
+# All that is judged about money.
+CHECKS = [*SETTLEMENT_CHECKS, *BOOKS_CHECKS, *PAYOUT_CHECKS, statements_add_up]
+
 __all__ = [
     "BOOKS_CHECKS",
+    "CHECKS",
     "PAYOUT_CHECKS",
     "SETTLEMENT_CHECKS",
     "closed_books",

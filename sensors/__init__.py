@@ -3,6 +3,7 @@
 from sensors.alerts_watch import alerts_watch
 from sensors.board_watch import board_watch
 from sensors.duplicate_firings import duplicate_firings
+from sensors.failed_checks import failed_checks
 from sensors.failed_runs import failed_runs
 from sensors.missed_windows import missed_windows
 from sensors.outbox_relay import outbox_relay, redrive_outbox_job, relay_outbox_job
@@ -13,6 +14,7 @@ SENSORS = [
     alerts_watch,
     board_watch,
     duplicate_firings,
+    failed_checks,
     failed_runs,
     missed_windows,
     outbox_relay,
@@ -25,6 +27,7 @@ __all__ = [
     "alerts_watch",
     "board_watch",
     "duplicate_firings",
+    "failed_checks",
     "failed_runs",
     "missed_windows",
     "outbox_relay",

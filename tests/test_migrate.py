@@ -24,7 +24,7 @@ from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.migrate import migrate, require_current_schema
 
-HEAD = "0027"
+HEAD = "0028"
 
 
 @pytest.fixture

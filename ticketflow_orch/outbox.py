@@ -17,6 +17,7 @@ from ticketflow_orch.errors import InputError
 # save what the database writes by itself: who does not own the outbox writes no others.
 EVENT_TYPES = frozenset({
     "AlertResolved",
+    "CheckFailed",
     "DestinationFailing",
     "DestinationGone",
     "DuplicateFiring",
@@ -51,6 +52,7 @@ MAILS = frozenset({"EventCancelled", "ReminderChanged", "ReminderDue", "Statemen
 # Those that tell operators of something. They have a route of their own, and may go a second way while it fails.
 ALERTS = frozenset({
     "AlertResolved",
+    "CheckFailed",
     "DestinationFailing",
     "DestinationGone",
     "DuplicateFiring",

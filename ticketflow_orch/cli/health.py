@@ -38,9 +38,9 @@ def health(
     """Print one line for each problem; exit code 1 when there is any. Starts and changes nothing.
 
     Looks at databases, schema, daemon, schedules and sensors, runs without a worker, pools, disks, work that is due for
-    too long, windows that were missed or not completed, runs that failed, stale claims, unsettled months, what stands
-    in the way of months, the outbox, alerts that only a person can end, and the clocks. Ends within half a minute,
-    whatever becomes of those who are asked.
+    too long, windows that were missed or not completed, runs and checks that failed, stale claims, unsettled months,
+    what stands in the way of months, the outbox, alerts that only a person can end, and the clocks. Ends within half a
+    minute, whatever becomes of those who are asked.
     """
     from ticketflow_orch.settings import settings
 
@@ -226,6 +226,7 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
             yield from standing_still(instance, is_daemon_alive=finding.state == State.OK)
             yield from _missed_windows(engine, instance, settings)
             yield from _failed_runs(engine, instance)
+            yield from _red_checks(instance)
 
 
 def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Settings) -> Iterator[str]:
@@ -243,6 +244,18 @@ def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Setting
     for window in missed:
         which = f"{window.scheduled_for.isoformat(timespec='seconds')} {window.partition or ''}".strip()
         yield f"{window.job}: the window {which} was never started; it mends itself at the next one, or launch the job."
+
+
+def _red_checks(instance: DagsterInstance) -> Iterator[str]:
+    """Checks about money whose last judgement was that something is wrong. What only warns has lines of its own."""
+    from sensors.failed_checks import standing_red
+
+    for one in standing_red(instance):
+        if not one.only_warns:
+            yield (
+                f"check: {one.asset} {one.name} is red since {one.at.isoformat(timespec='seconds')}: "
+                f"{one.description.rstrip('.')}; `ticketflow audit` says what to do, and audit_job judges again."
+            )
 
 
 def _failed_runs(engine: Engine, instance: DagsterInstance) -> Iterator[str]:

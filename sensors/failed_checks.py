@@ -1,0 +1,98 @@
+"""Checks about money that are red: alerted at once, one alert a check, until a later judgement of it is green.
+
+A run whose check fails succeeds all the same, and a red mark in the catalog calls nobody.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import dagster as dg
+from dagster._core.storage.asset_check_execution_record import (
+    AssetCheckExecutionRecord,
+    AssetCheckExecutionRecordStatus,
+)
+
+from assets import CHECKS
+from resources import ClockResource, DatabaseResource, OutboxResource
+from sensors.telling import tell
+from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
+from ticketflow_orch.database import transaction
+
+KIND = "CheckFailed"
+_KEYS = [key for check in CHECKS for key in check.check_keys]
+_LONGEST_WORDS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCheck:
+    """The last judgement of the check `name` of `asset` was that something is wrong: at `at`, in the run `run_id`.
+
+    `number` tells its judgements apart. `only_warns`: what it found may be right, and has lines of its own in health.
+    """
+
+    asset: str
+    name: str
+    number: int
+    run_id: str
+    at: datetime
+    description: str
+    only_warns: bool
+
+    @property
+    def subject(self) -> str:
+        """What all of its failures have in common."""
+        return f"{self.asset} {self.name}"
+
+    @property
+    def alert(self) -> Alert:
+        """What operators learn of it, with its other failures."""
+        said = {"asset": self.asset, "check": self.name, "run_id": self.run_id, "description": self.description}
+        severity = Severity.INFO if self.only_warns else Severity.PAGE
+        return Alert(KIND, f"{self.subject} {self.number}", said, subject=self.subject, severity=severity)
+
+
+@dg.sensor(
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Alerts of checks about money that are red, one alert a check, and ends it when they are green.",
+)
+def failed_checks(
+    context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
+) -> dg.SkipReason:
+    """Starts no run: what it finds goes to the outbox."""
+    last, now = _last_judged(context.instance), clock.now()
+    red = list(_red(last))
+    still = {*(one.subject for one in red), *_in_progress(last)}
+    with database.engine("failed_checks") as engine, transaction(engine) as connection:
+        outcome = tell(context, connection, [one.alert for one in red], now, outbox.append)
+        over = [one.id for one in standing(connection, [KIND]) if one.subject not in still]
+        resolve(connection, over, now, CAUSE_GONE, outbox.append)
+    return outcome
+
+
+def standing_red(instance: dg.DagsterInstance) -> Iterator[FailedCheck]:
+    """The checks about money whose last judgement was that something is wrong."""
+    return _red(_last_judged(instance))
+
+
+def _last_judged(instance: dg.DagsterInstance) -> Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]:
+    return instance.event_log_storage.get_latest_asset_check_execution_by_key(_KEYS)
+
+
+def _red(last: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]) -> Iterator[FailedCheck]:
+    for key, record in last.items():
+        judged = record.evaluation
+        if record.status == AssetCheckExecutionRecordStatus.FAILED and judged is not None:
+            yield FailedCheck(
+                key.asset_key.to_user_string(), key.name, record.id, record.run_id,
+                datetime.fromtimestamp(record.create_timestamp, UTC), (judged.description or "")[:_LONGEST_WORDS],
+                judged.severity == dg.AssetCheckSeverity.WARN,
+            )  # fmt: skip
+
+
+def _in_progress(last: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]) -> Iterator[str]:
+    """The subjects of checks that a run is about to judge anew: nothing is known of them."""
+    for key, record in last.items():
+        if record.status == AssetCheckExecutionRecordStatus.PLANNED:
+            yield f"{key.asset_key.to_user_string()} {key.name}"
