@@ -183,6 +183,10 @@ class BackOffice:
         """The events of a run: `eventType`, `message`, `timestamp` (milliseconds since the epoch, as text)."""
         return list(self.ask(EVENTS, id=run_id)["logsForRun"]["events"])
 
+    def said(self, run_id: str) -> str:
+        """All that a run's log says, a line an event."""
+        return "\n".join(str(event["message"]) for event in self.events(run_id) if event.get("message"))
+
     def failure(self, run_id: str) -> str:
         """What a failed run says to people: the description of its step's failure."""
         return " ".join(

@@ -72,7 +72,7 @@ def test_what_two_daemons_start_twice_happens_once_and_each_such_window_is_noted
     with second_daemon(office):
         office.wait_for(lambda: len(windows(office)) >= MINUTES + 1, "the windows of some minutes", 60 * MINUTES + 180)
     runs = office.wait_for(lambda: ended(scheduled(office)), "the end of all runs")
-    assert {run.status for run in runs} == {"SUCCESS"}
+    assert [office.said(run.id) for run in runs if run.status != "SUCCESS"] == []
     expired, announced = counts(office.engine)
     assert expired == announced > 0
     twice = {window for window, times in windows(office).items() if times > 1}

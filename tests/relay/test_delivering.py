@@ -203,7 +203,8 @@ def test_a_drain_ends_when_its_time_is_over_and_gives_back_what_it_has_not_begun
 def test_what_is_given_back_was_tried_if_it_was_before(engine: Engine, before: str, tried: bool) -> None:
     add(engine, "a")
     change(engine, "a", before)
-    assert run(engine, delivery(Receiver()), patience=0, budget=0.3).delivered == 0
+    for _ in range(2):
+        assert run(engine, delivery(Receiver()), patience=0, budget=0.3).delivered == 0
     row = event(engine, "a")
     assert (row.state, row.first_attempt_at is not None) == ("PENDING", tried)
     assert row.attempts > 1
