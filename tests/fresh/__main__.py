@@ -18,6 +18,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import psutil
+
 from tests.fresh.commands import say, unpack
 from tests.ports import free_port
 
@@ -109,6 +111,8 @@ def _container(archive: Path) -> bool:
     variables, folders = _pip()
     command = [
         "podman", *(["--runtime", runtime] if runtime else []), "run", "--rm", "--network=host",
+        # The suite keeps its clusters in memory where there is any: half of it, as on a host. Podman gives 64 MB.
+        f"--shm-size={psutil.virtual_memory().total // 2}",
         f"--volume={archive}:/fresh/project.tar:ro", f"--volume={COMMANDS}:/fresh/commands.py:ro",
         *(f"--volume={folder}:{folder}:ro" for folder in folders),
         *(f"--env={name}={value}" for name, value in variables.items()), f"--env=ARGS={os.environ.get('ARGS', '')}",
