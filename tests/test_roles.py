@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.books import (
     breaches,
     settle_and_close,
 )
+from tests.conftest import fresh_database
 from tests.monthly_statements.books import close, state
 from tests.payable import NOW, owing, request, requested_payout
 from tests.relay.world import DELIVERED, GONE, REJECTED, Receiver, add, delivery, run, states
@@ -36,6 +38,7 @@ from ticketflow_orch.currencies.terms import Terms, Whose
 from ticketflow_orch.database import connect_engine, transaction
 from ticketflow_orch.deciding import change
 from ticketflow_orch.delivery.preparing import EventKind, Rendered
+from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.executions import sweep
 from ticketflow_orch.firings import Firing
@@ -54,14 +57,31 @@ from ticketflow_orch.settlement.dry_run import dry_run
 ROLES = Path(__file__).resolve().parents[1] / "deploy" / "roles.sql"
 
 
-@pytest.fixture
-def restricted(engine: Engine, url: URL) -> Iterator[Engine]:
+@contextmanager
+def as_runs(url: URL) -> Iterator[Engine]:
     """An engine whose sessions carry the role of runs."""
-    with engine.begin() as connection:
+    owner = connect_engine(url, "pytest owner", connections=1)
+    with owner.begin() as connection:
         connection.exec_driver_sql(ROLES.read_text("utf-8"))
+    owner.dispose()
     restricted = connect_engine(url.update_query_dict({"options": "-c role=ticketflow_run"}), "pytest restricted")
-    yield restricted
-    restricted.dispose()
+    try:
+        yield restricted
+    finally:
+        restricted.dispose()
+
+
+@pytest.fixture
+def restricted(url: URL) -> Iterator[Engine]:
+    with as_runs(url) as restricted:
+        yield restricted
+
+
+@pytest.fixture(scope="session")
+def untouched(server: EmbeddedServer) -> Iterator[Engine]:
+    """One database for all that is refused."""
+    with fresh_database(server) as url, as_runs(url) as restricted:
+        yield restricted
 
 
 @pytest.mark.every_server
@@ -290,10 +310,10 @@ EVENT = "outbox_event (aggregate_type, aggregate_id, event_type, payload, dedupe
         "COPY (SELECT 1) TO PROGRAM 'true'",
     ],
 )
-def test_the_role_of_runs_cannot_rewrite_money_or_what_guards_it(restricted: Engine, statement: str) -> None:
+def test_the_role_of_runs_cannot_rewrite_money_or_what_guards_it(untouched: Engine, statement: str) -> None:
     with (
         pytest.raises(ProgrammingError, match=r"permission denied|must be owner|must be superuser"),
-        restricted.begin() as connection,
+        untouched.begin() as connection,
     ):
         connection.execute(text(statement))
 

@@ -166,6 +166,14 @@ class BackOffice:
         for schedule in ("settlement_schedule", "close_books_schedule", "payouts_schedule", "statements_schedule"):
             self.stop_schedule(schedule)
 
+    def stop_watching(self) -> None:
+        """Switch off the sensors, but for that of the outbox: nobody looks at what they say, and each look costs."""
+        repository = {"repositoryName": "__repository__", "repositoryLocationName": "ticketflow"}
+        for sensor in self.ask(SENSORS, repository=repository)["sensorsOrError"]["results"]:
+            if sensor["name"] != "outbox_relay":
+                stopped = self.ask(STOP_SENSOR, id=sensor["id"])["stopSensor"]
+                assert stopped["__typename"] == "StopSensorMutationResult", stopped
+
     def runs(self, **tags: str) -> list[Run]:
         """The runs that carry all of `tags` (the first `_` stands for `/`), newest first."""
         wanted = [{"key": name.replace("_", "/", 1), "value": value} for name, value in tags.items()]
@@ -301,6 +309,16 @@ STOP_SCHEDULE = """
 mutation ($id: String!) {
   stopRunningSchedule(id: $id) { __typename ... on PythonError { message } }
 }
+"""
+
+SENSORS = """
+query ($repository: RepositorySelector!) {
+  sensorsOrError(repositorySelector: $repository) { ... on Sensors { results { id name } } }
+}
+"""
+
+STOP_SENSOR = """
+mutation ($id: String!) { stopSensor(id: $id) { __typename ... on PythonError { message } } }
 """
 
 _RUN = "{ runId status startTime endTime tags { key value } }"

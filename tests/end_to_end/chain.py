@@ -82,6 +82,7 @@ def provider_office(home: Path, months: Sequence[str], organizations: int) -> It
             **SECRET,
         ) as office:
             office.stop_month_schedules()
+            office.stop_watching()
             load_demo(office.engine, Month.parse(months[-1]), len(months), organizations)
             yield office, provider
     finally:

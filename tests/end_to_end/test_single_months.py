@@ -34,6 +34,7 @@ def office(scratch: Path) -> Iterator[BackOffice]:
         TICKETFLOW_PARKED_LIMIT="0",
     ) as office:
         office.stop_month_schedules()
+        office.stop_watching()
         sales.sell(office.engine)
         yield office
 
