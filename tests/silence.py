@@ -72,7 +72,9 @@ def _forward(source: socket.socket, target: socket.socket, whole: threading.Even
         while data := source.recv(1 << 16):
             if whole.is_set():
                 target.sendall(data)
-        if whole.is_set():
+    if whole.is_set():
+        # Also where the one end was reset: the other would wait for it for ever.
+        with suppress(OSError):
             target.shutdown(socket.SHUT_WR)
 
 
