@@ -26,13 +26,12 @@ _LONGEST_WORDS = 500
 
 @dataclass(frozen=True, slots=True)
 class FailedCheck:
-    """The last judgement of the check `name` of `asset` was that something is wrong: at `at`, in the run `run_id`.
+    """The last judgement of the check `key` was that something is wrong: at `at`, in the run `run_id`.
 
     `number` tells its judgements apart. `only_warns`: what it found may be right, and has lines of its own in health.
     """
 
-    asset: str
-    name: str
+    key: dg.AssetCheckKey
     number: int
     run_id: str
     at: datetime
@@ -42,12 +41,15 @@ class FailedCheck:
     @property
     def subject(self) -> str:
         """What all of its failures have in common."""
-        return f"{self.asset} {self.name}"
+        return _subject(self.key)
 
     @property
     def alert(self) -> Alert:
         """What operators learn of it, with its other failures."""
-        said = {"asset": self.asset, "check": self.name, "run_id": self.run_id, "description": self.description}
+        said = {
+            "asset": self.key.asset_key.to_user_string(), "check": self.key.name, "run_id": self.run_id,
+            "description": self.description,
+        }  # fmt: skip
         severity = Severity.INFO if self.only_warns else Severity.PAGE
         return Alert(KIND, f"{self.subject} {self.number}", said, subject=self.subject, severity=severity)
 
@@ -85,9 +87,8 @@ def _red(last: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]) -> Iterator
         judged = record.evaluation
         if record.status == AssetCheckExecutionRecordStatus.FAILED and judged is not None:
             yield FailedCheck(
-                key.asset_key.to_user_string(), key.name, record.id, record.run_id,
-                datetime.fromtimestamp(record.create_timestamp, UTC), (judged.description or "")[:_LONGEST_WORDS],
-                judged.severity == dg.AssetCheckSeverity.WARN,
+                key, record.id, record.run_id, datetime.fromtimestamp(record.create_timestamp, UTC),
+                (judged.description or "")[:_LONGEST_WORDS], judged.severity == dg.AssetCheckSeverity.WARN,
             )  # fmt: skip
 
 
@@ -95,4 +96,8 @@ def _in_progress(last: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]) -> 
     """The subjects of checks that a run is about to judge anew: nothing is known of them."""
     for key, record in last.items():
         if record.status == AssetCheckExecutionRecordStatus.PLANNED:
-            yield f"{key.asset_key.to_user_string()} {key.name}"
+            yield _subject(key)
+
+
+def _subject(key: dg.AssetCheckKey) -> str:
+    return f"{key.asset_key.to_user_string()} {key.name}"

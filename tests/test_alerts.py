@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
+from tests.alerted import NOW, kinds, note, told
 from tests.relay.world import REJECTED, Receiver, add, delivery, run
-from tests.rows import instant
 from tests.statements import execute
 from ticketflow_orch import bad_rows, outbox_desk
 from ticketflow_orch.alerts import (
     Alert,
     Severity,
-    alert_all,
     alert_once,
     resolve_by_hand,
     resolve_others,
@@ -29,26 +28,6 @@ from ticketflow_orch.errors import InputError
 from ticketflow_orch.executions import claim, finish
 from ticketflow_orch.firings import Firing, record
 from ticketflow_orch.passing import _CAUSES, resolve_passed
-
-NOW = instant("2026-06-02T02:30")
-
-
-def told(engine: Engine) -> list[tuple[str, dict[str, Any]]]:
-    """What went to the outbox: the type of each event, and what it says."""
-    with engine.connect() as connection:
-        rows = connection.execute(
-            text("SELECT event_type, payload FROM outbox_event WHERE aggregate_type = 'alert' ORDER BY id")
-        )
-        return [(row.event_type, row.payload) for row in rows]
-
-
-def kinds(engine: Engine) -> list[str]:
-    return [kind for kind, _ in told(engine)]
-
-
-def note(engine: Engine, *alerts: Alert) -> list[Alert]:
-    with transaction(engine) as connection:
-        return list(alert_all(connection, alerts, NOW))
 
 
 def overdue(since: str) -> Alert:

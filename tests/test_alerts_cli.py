@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
+from tests.alerted import kinds, note
 from tests.homes import fresh_home, variables_for
-from tests.test_alerts import kinds, note
 from tests.test_operations_cli import refusal, run
 from ticketflow_orch.alerts import Alert
 from ticketflow_orch.embedded import EmbeddedServer

@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
-import typer
 
 from ticketflow_orch import cli
 
@@ -25,13 +23,8 @@ def shown(page: Path) -> set[str]:
     return set(re.findall(r"(?:^|`)(ticketflow [a-z][^`\n]*)", text, re.MULTILINE))
 
 
-@cache
-def command() -> object:
-    return typer.main.get_command(cli.app)
-
-
 def require_there(line: str) -> None:
-    commands = getattr(command(), "commands", None)
+    commands = getattr(cli.command(), "commands", None)
     for word in line.split()[1:]:
         if commands is None or word.startswith("-"):
             break

@@ -161,13 +161,14 @@ class BackOffice:
         stopped = self.ask(STOP_SCHEDULE, id=schedule["id"])["stopRunningSchedule"]
         assert stopped["__typename"] == "ScheduleStateResult", stopped
 
-    def stop_month_schedules(self) -> None:
-        """Switch off what settles, closes, pays and states months: its hours may come while the office is open."""
+    def leave_to_people(self) -> None:
+        """Switch off what would do or watch anything by itself, but for the relay and the jobs of days and minutes.
+
+        The hours of what settles, closes, pays and states months may come while the office is open. What sensors say
+        nobody reads, and each look costs.
+        """
         for schedule in ("settlement_schedule", "close_books_schedule", "payouts_schedule", "statements_schedule"):
             self.stop_schedule(schedule)
-
-    def stop_watching(self) -> None:
-        """Switch off the sensors, but for that of the outbox: nobody looks at what they say, and each look costs."""
         repository = {"repositoryName": "__repository__", "repositoryLocationName": "ticketflow"}
         for sensor in self.ask(SENSORS, repository=repository)["sensorsOrError"]["results"]:
             if sensor["name"] != "outbox_relay":

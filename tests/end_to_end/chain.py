@@ -81,8 +81,7 @@ def provider_office(home: Path, months: Sequence[str], organizations: int) -> It
             TICKETFLOW_DELIVERY=str(configuration(provider, home, deadline=20)),
             **SECRET,
         ) as office:
-            office.stop_month_schedules()
-            office.stop_watching()
+            office.leave_to_people()
             load_demo(office.engine, Month.parse(months[-1]), len(months), organizations)
             yield office, provider
     finally:

@@ -122,8 +122,7 @@ def demo_office(folder: Path, organizations: int, first: Month) -> Iterator[Back
     )  # fmt: skip
     assert made.returncode == 0, f"{made.stdout}{made.stderr}"
     with opened(home, **variables) as office:
-        office.stop_month_schedules()
-        office.stop_watching()
+        office.leave_to_people()
         yield office
 
 

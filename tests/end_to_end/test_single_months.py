@@ -33,8 +33,7 @@ def office(scratch: Path) -> Iterator[BackOffice]:
         TICKETFLOW_FIXED_CLOCK=sales.NOW,
         TICKETFLOW_PARKED_LIMIT="0",
     ) as office:
-        office.stop_month_schedules()
-        office.stop_watching()
+        office.leave_to_people()
         sales.sell(office.engine)
         yield office
 

@@ -50,10 +50,15 @@ class Office:
         )
 
     def _resources(self, at: datetime) -> dict[str, Any]:
-        return {
-            "database": DatabaseResource(url=self.url.render_as_string(hide_password=False)),
-            "clock": ClockResource(fixed_at=at.isoformat()),
-        }
+        return resources(self.url, at)
+
+
+def resources(url: URL, at: datetime) -> dict[str, Any]:
+    """What the code location is given on the database at `url`, where business time stands at `at`."""
+    return {
+        "database": DatabaseResource(url=url.render_as_string(hide_password=False)),
+        "clock": ClockResource(fixed_at=at.isoformat()),
+    }
 
 
 def months_tick(

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dagster as dg
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
-from resources import ClockResource, DatabaseResource
 from schedules import audit_job, audit_schedule
 from tests.assets.test_monthly_settlement import checks_of
 from tests.books import MARCH, settle_and_close
 from tests.rows import add_movement, add_organization, instant
+from tests.schedules.runs import resources
 from tests.test_settlement import tamper
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.firings import SCHEDULED_FOR
 
-
-def resources(url: URL) -> dict[str, Any]:
-    return {
-        "database": DatabaseResource(url=url.render_as_string(hide_password=False)),
-        "clock": ClockResource(fixed_at="2026-06-15T12:00:00Z"),
-    }
+AT = instant("2026-06-15T12:00")
 
 
 def test_a_fault_in_a_closed_month_is_seen_though_nothing_else_runs(engine: Engine, url: URL) -> None:
     add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
     settle_and_close(engine, MARCH)
     tamper(engine, "UPDATE ledger_entry SET captures = captures + 1, net = net + 1")
-    job = build_definitions(resources(url)).resolve_job_def(audit_job.name)
+    job = build_definitions(resources(url, AT)).resolve_job_def(audit_job.name)
     with dg.instance_for_test() as instance:
         result = job.execute_in_process(instance=instance)
     judged = checks_of(result)
@@ -42,7 +35,7 @@ def test_a_fault_in_a_closed_month_is_seen_though_nothing_else_runs(engine: Engi
 
 def test_every_tick_requests_a_run_unless_one_is_at_work(url: URL) -> None:
     tick = instant("2026-06-15T05:30")
-    repository = build_definitions(resources(url)).get_repository_def()
+    repository = build_definitions(resources(url, AT)).get_repository_def()
     with dg.instance_for_test() as instance:
         context = dg.build_schedule_context(instance, scheduled_execution_time=tick, repository_def=repository)
         request = audit_schedule(context)

@@ -11,11 +11,11 @@ from sqlalchemy.engine import URL
 
 from schedules import audit_job
 from sensors.failed_checks import standing_red
+from tests.alerted import kinds, told
 from tests.rows import instant
-from tests.schedules.test_audit_schedule import resources
-from tests.sensors.test_watching import Watch
+from tests.schedules.runs import resources
+from tests.sensors.watch import Watch
 from tests.statements import execute
-from tests.test_alerts import kinds, told
 from ticketflow_orch.cli.health import _red_checks
 from ticketflow_orch.definitions import build_definitions
 
@@ -53,7 +53,7 @@ def judge(
 def test_what_the_daily_audit_finds_is_alerted_and_named_by_health_until_it_finds_it_no_more(
     engine: Engine, url: URL, instance: dg.DagsterInstance, watch: Watch
 ) -> None:
-    audit = build_definitions(resources(url)).resolve_job_def(audit_job.name)
+    audit = build_definitions(resources(url, AT)).resolve_job_def(audit_job.name)
     execute(engine, "ALTER TABLE ledger_entry DISABLE TRIGGER ledger_entry_append_only")
     assert audit.execute_in_process(instance=instance).success
     assert "CheckFailed monthly_settlement guarded" in watch.look("failed_checks", AT)
@@ -92,7 +92,7 @@ def test_while_a_check_is_judged_anew_its_alert_stands(
 ) -> None:
     judge(instance, passed=False)
     watch.look("failed_checks", AT)
-    instance.create_run_for_job(build_definitions(resources(url)).resolve_job_def(audit_job.name))
+    instance.create_run_for_job(build_definitions(resources(url, AT)).resolve_job_def(audit_job.name))
     watch.look("failed_checks", AT)
     assert kinds(engine) == ["CheckFailed"]
 

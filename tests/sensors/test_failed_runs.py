@@ -14,11 +14,11 @@ from sqlalchemy.engine import URL
 from resources import DatabaseResource
 from schedules import monthly_settlement_job
 from sensors.failed_runs import standing_failures
+from tests.alerted import kinds, told
 from tests.cuts import fail
 from tests.schedules.runs import Office
-from tests.sensors.test_watching import Watch
+from tests.sensors.watch import Watch
 from tests.statements import execute
-from tests.test_alerts import kinds, told
 from ticketflow_orch.cli.health import _failed_runs
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.firings import window_tags

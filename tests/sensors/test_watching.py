@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
-from resources import ClockResource, DatabaseResource, OutboxResource
+from resources import DatabaseResource
 from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_settlement_job, settlement_schedule
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
@@ -19,6 +19,7 @@ from tests.books import close
 from tests.payable import pay_from
 from tests.poison import refuse
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.sensors.watch import FIVE_MINUTES, Watch
 from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch.alerts import standing
@@ -32,46 +33,12 @@ from ticketflow_orch.months import Month
 
 TICK = instant("2026-06-01T02:30")
 MISSED = "WindowMissed close_events"
-FIVE_MINUTES = timedelta(minutes=5)
 
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.instance_for_test() as instance:
         yield instance
-
-
-class Watch:
-    """The sensors on one database, each with its cursor, at the instants that the test gives."""
-
-    def __init__(self, url: URL, instance: dg.DagsterInstance) -> None:
-        self._url = url.render_as_string(hide_password=False)
-        self._instance = instance
-        self._cursors: dict[str, str | None] = {}
-
-    def look(self, name: str, at: datetime) -> str:
-        """Evaluate the sensor once; what it says."""
-        sensor = next(one for one in SENSORS if one.name == name)
-        with dg.build_sensor_context(
-            instance=self._instance,
-            cursor=self._cursors.get(name),
-            resources={
-                "database": DatabaseResource(url=self._url),
-                "clock": ClockResource(fixed_at=at.isoformat()),
-                "outbox": OutboxResource(),
-            },
-        ) as context:
-            data = sensor.evaluate_tick(context)
-        self._cursors[name] = data.cursor
-        assert not data.run_requests
-        return data.skip_message or ""
-
-    def look_on(self, begin: datetime, end: datetime) -> None:
-        """Look for missed windows every five minutes."""
-        at = begin
-        while at <= end:
-            self.look("missed_windows", at)
-            at += FIVE_MINUTES
 
 
 @pytest.fixture

@@ -136,7 +136,7 @@ def options(
 
 
 @functools.cache
-def _command() -> Callable[[], object]:
+def command() -> Callable[[], object]:
     """The assembled command: typer reads the signatures of all functions for it, each time that it is asked."""
     return typer.main.get_command(app)
 
@@ -145,7 +145,7 @@ def main() -> None:
     """The console script. A refused input is one line on stderr, whichever command raised it."""
     try:
         _refuse_unreadable(sys.argv[1:])
-        _command()()
+        command()()
     except InputError as error:
         # Further lines are lists that the command has shown as a table.
         typer.echo(f"error: {str(error).splitlines()[0]}", err=True)

@@ -253,7 +253,7 @@ def _red_checks(instance: DagsterInstance) -> Iterator[str]:
     for one in standing_red(instance):
         if not one.only_warns:
             yield (
-                f"check: {one.asset} {one.name} is red since {one.at.isoformat(timespec='seconds')}: "
+                f"check: {one.subject} is red since {one.at.isoformat(timespec='seconds')}: "
                 f"{one.description.rstrip('.')}; `ticketflow audit` says what to do, and audit_job judges again."
             )
 
