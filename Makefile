@@ -10,6 +10,8 @@ COMPILE := uv pip compile --quiet --universal --generate-hashes --no-emit-index-
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# Where it is set, each of the hundreds of processes that the tests start would compile all of Dagster anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo ui test test-fresh check lock clean inventory chaos bench-settlement bench-backfill bench-chain bench-lifecycle bench-outbox
