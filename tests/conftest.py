@@ -11,7 +11,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -71,6 +71,18 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_server: run on each Postgres version found here")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Let each of the processes begin with other files: all load every one, and each needs to be compiled only once."""
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    modules = sorted(session.config.rootpath.glob("tests/**/test_*.py")) if processes > 1 else []
+    first = len(modules) * number // processes
+    for module in modules[first:] + modules[:first]:
+        # What cannot be loaded is reported when it is collected.
+        with suppress(Exception):
+            importlib.import_module(".".join(module.relative_to(session.config.rootpath).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

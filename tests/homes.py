@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-from dagster import DagsterInstance
+import dagster as dg
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
@@ -46,6 +49,26 @@ def fresh_home(scratch: Path, **variables: str) -> Iterator[Path]:
 
 
 @contextmanager
+def dagster_instance() -> Iterator[dg.dg.DagsterInstance]:
+    """An instance of Dagster's own kind, in files that are gone when the block ends."""
+    with tempfile.TemporaryDirectory() as home:
+        shutil.copytree(_prepared_instance(), home, dirs_exist_ok=True)
+        with dg.instance_for_test(temp_dir=home) as instance:
+            yield instance
+
+
+@functools.cache
+def _prepared_instance() -> Path:
+    """An instance that nobody has used: making its tables takes longer than most tests that use them."""
+    home = tempfile.TemporaryDirectory()
+    atexit.register(home.cleanup)
+    with dg.DagsterInstance.local_temp(home.name) as instance:
+        instance.get_runs()
+        instance.all_instigator_state()
+    return Path(home.name)
+
+
+@contextmanager
 def dagster_storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
     """The URL of a database for Dagster's storage, beside the one at `url`, that does not exist yet."""
     storage = server.url(f"{url.database}_dagster")
@@ -56,12 +79,12 @@ def dagster_storage(server: EmbeddedServer, url: URL) -> Iterator[URL]:
 
 
 @contextmanager
-def bootstrapped(scratch: Path, url: URL, storage: URL) -> Iterator[DagsterInstance]:
+def bootstrapped(scratch: Path, url: URL, storage: URL) -> Iterator[dg.DagsterInstance]:
     """A bootstrapped instance on these databases, in a home of its own, opened as any Dagster process opens it."""
     with (
         fresh_home(scratch, **variables_for(url, storage)),
         running(read_settings(), asked=MIGRATING),
-        DagsterInstance.get() as instance,
+        dg.DagsterInstance.get() as instance,
     ):
         yield instance
 

@@ -39,14 +39,13 @@ def expected() -> Catalogue:
 
 def found(connection: Connection) -> Catalogue:
     """What is there, in the schema public."""
-    objects = {row.name: row.digest for row in connection.execute(_OBJECTS)}
     grants = connection.execute(_GRANTS, {"role": RUN_ROLE}).scalars()
-    return Catalogue(dict(sorted(objects.items())), tuple(sorted(grants)))
+    return Catalogue(dict(sorted(_objects(connection).items())), tuple(sorted(grants)))
 
 
 def missing_objects(connection: Connection) -> tuple[str, ...]:
     """What the migrations built and is not there, is switched off, or was replaced, in words."""
-    there = found(connection).objects
+    there = _objects(connection)
     wanted = expected().objects
     tables = {name.partition(" ")[2] for name in wanted if name.startswith("table ") and name not in there}
     faults = [
@@ -107,6 +106,10 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
 def as_text(catalogue: Catalogue) -> str:
     """The content of `catalogue.json`."""
     return json.dumps({"objects": catalogue.objects, "grants": catalogue.grants}, indent=1) + "\n"
+
+
+def _objects(connection: Connection) -> Mapping[str, str]:
+    return {row.name: row.digest for row in connection.execute(_OBJECTS)}
 
 
 def _fault(name: str, is_there: bool) -> str:

@@ -135,6 +135,8 @@ def connect_engine(
         pool_pre_ping=True,
         # An error is logged and shown: what was to be written stands in no log.
         hide_parameters=True,
+        # No column has one, and each engine would ask for its type.
+        use_native_hstore=False,
         # Said with each BEGIN as well: a pooler may take no options.
         isolation_level="READ COMMITTED",
         connect_args={

@@ -16,6 +16,7 @@ from resources import ClockResource, DatabaseResource
 from schedules import close_books_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
 from tests.books import FEBRUARY, JANUARY, MARCH, balances, close, set_minimum, state_of
+from tests.homes import dagster_instance
 from tests.installed import decide
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import settle, tamper
@@ -27,7 +28,7 @@ FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

@@ -15,6 +15,7 @@ from assets import PAYOUT_CHECKS, payouts
 from resources import ClockResource, DatabaseResource
 from schedules.payouts import payouts_job, payouts_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
+from tests.homes import dagster_instance
 from tests.payable import close_owing, close_with, owing, pay_from, request, rows
 from tests.rows import add_organization, instant
 from tests.schedules.runs import months_tick
@@ -28,7 +29,7 @@ JANUARY, FEBRUARY, MARCH = (Month(2026, number) for number in (1, 2, 3))
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

@@ -24,7 +24,7 @@ from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 
-HISTORIES = int(os.environ.get("LIVENESS_HISTORIES", "20"))
+HISTORIES = int(os.environ.get("LIVENESS_HISTORIES", "6"))
 STEPS = int(os.environ.get("LIVENESS_STEPS", "10"))
 SEED = int(os.environ["CHAOS_SEED"])
 

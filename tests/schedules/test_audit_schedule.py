@@ -9,6 +9,7 @@ from sqlalchemy.engine import URL
 from schedules import audit_job, audit_schedule
 from tests.assets.test_monthly_settlement import checks_of
 from tests.books import MARCH, settle_and_close
+from tests.homes import dagster_instance
 from tests.rows import add_movement, add_organization, instant
 from tests.schedules.runs import resources
 from tests.test_settlement import tamper
@@ -23,7 +24,7 @@ def test_a_fault_in_a_closed_month_is_seen_though_nothing_else_runs(engine: Engi
     settle_and_close(engine, MARCH)
     tamper(engine, "UPDATE ledger_entry SET captures = captures + 1, net = net + 1")
     job = build_definitions(resources(url, AT)).resolve_job_def(audit_job.name)
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         result = job.execute_in_process(instance=instance)
     judged = checks_of(result)
     assert {name for name, (passed, _) in judged.items() if not passed} == {
@@ -36,7 +37,7 @@ def test_a_fault_in_a_closed_month_is_seen_though_nothing_else_runs(engine: Engi
 def test_every_tick_requests_a_run_unless_one_is_at_work(url: URL) -> None:
     tick = instant("2026-06-15T05:30")
     repository = build_definitions(resources(url, AT)).get_repository_def()
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         context = dg.build_schedule_context(instance, scheduled_execution_time=tick, repository_def=repository)
         request = audit_schedule(context)
         assert isinstance(request, dg.RunRequest)

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL
 from assets import closed_books, monthly_settlement, payouts, settlement_statements
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.cuts import CUT, fail, failures, raising
+from tests.homes import dagster_instance
 from tests.rows import add_movement, add_organization
 from tests.schedules.runs import Office, failure
 from tests.schedules.test_operations import EFFECT, NOW, add_work, effects, firings
@@ -22,7 +23,7 @@ from ticketflow_orch.settings import settings
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

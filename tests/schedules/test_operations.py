@@ -13,6 +13,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from schedules import SCHEDULES, close_events_job, expire_reservations_job, send_reminders_job
+from tests.homes import dagster_instance
 from tests.poison import poison
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.schedules.runs import Office, failure, shown
@@ -30,7 +31,7 @@ ZONES = ["Europe/Madrid", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/Ne
 @pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
     """Shared, since it is dear: no test leaves a run in it that has not ended."""
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

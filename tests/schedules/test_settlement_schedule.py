@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
 from schedules import monthly_settlement_job, settlement_schedule
+from tests.homes import dagster_instance
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import close_month, settle
 from ticketflow_orch.definitions import build_definitions
@@ -23,7 +24,7 @@ NOTHING_DUE = "Every month that is over is settled, and nothing came late."
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 from resources import DatabaseResource
 from schedules.statements import statements_job, statements_schedule
 from tests.books import APRIL, FEBRUARY, JANUARY, MARCH, settle_and_close
+from tests.homes import dagster_instance
 from tests.rows import add_movement, add_organization, instant
 from tests.schedules.runs import months_tick, months_ticked
 from tests.statements import execute
@@ -20,7 +21,7 @@ from ticketflow_orch.definitions import build_definitions
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 from schedules import audit_job
 from sensors.failed_checks import standing_red
 from tests.alerted import kinds, told
+from tests.homes import dagster_instance
 from tests.rows import instant
 from tests.schedules.runs import resources
 from tests.sensors.watch import Watch
@@ -25,7 +26,7 @@ WRONG = "2026-03: 1"
 
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

@@ -16,6 +16,7 @@ from schedules import monthly_settlement_job
 from sensors.failed_runs import standing_failures
 from tests.alerted import kinds, told
 from tests.cuts import fail
+from tests.homes import dagster_instance
 from tests.schedules.runs import Office
 from tests.sensors.watch import Watch
 from tests.statements import execute
@@ -30,7 +31,7 @@ RULE = "RAISE EXCEPTION E'replica identity missing\\nDETAIL: of buyer@example.co
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

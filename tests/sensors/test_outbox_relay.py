@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from resources import ClockResource, DatabaseResource, DeliveryResource
 from schedules.housekeeping import PRUNED_JOBS
 from sensors import outbox_relay, redrive_outbox_job, relay_outbox_job
-from tests.homes import fresh_home
+from tests.homes import dagster_instance, fresh_home
 from tests.relay.world import NOW, add, change, states
 from tests.schedules.runs import failure, shown
 from tests.test_outbox_desk import put
@@ -24,7 +24,7 @@ from ticketflow_orch.relay import RESIDENT
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 

@@ -10,6 +10,7 @@ from sqlalchemy.engine import URL
 from assets import outbox, outbox_is_delivered
 from resources import DatabaseResource
 from sensors import outbox_watch
+from tests.homes import dagster_instance
 from tests.relay.world import add, change
 from tests.test_outbox_desk import put
 
@@ -21,7 +22,7 @@ def database(url: URL) -> DatabaseResource:
 
 def look(database: DatabaseResource) -> tuple[dict[str, object], dg.AssetCheckEvaluation]:
     """The figures observed and what the check says, as Dagster would store them."""
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         with dg.build_sensor_context(instance=instance, resources={"database": database}) as context:
             data = outbox_watch.evaluate_tick(context)
         observation, evaluation = data.asset_events

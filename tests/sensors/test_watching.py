@@ -16,6 +16,7 @@ from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_se
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
 from tests.books import close
+from tests.homes import dagster_instance
 from tests.payable import pay_from
 from tests.poison import refuse
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
@@ -37,7 +38,7 @@ MISSED = "WindowMissed close_events"
 
 @pytest.fixture(scope="module")
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as instance:
+    with dagster_instance() as instance:
         yield instance
 
 
