@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -132,6 +133,43 @@ def test_other_buyers_keep_what_is_theirs(engine: Engine) -> None:
     mailed(engine, "long-ago", body="To: somebody@example.com")
     assert erased(engine) == Erasure((), 0, 0, ())
     assert tables_with(engine, "somebody@example.com") == {"outbox_event"}
+
+
+@pytest.mark.parametrize(
+    "others",
+    ["not-{}", "mc.{}", "x{}", "{}.au", "{}x", "x+{}"],
+)
+def test_an_address_that_ends_or_begins_like_theirs_is_somebody_elses(engine: Engine, others: str) -> None:
+    other = others.format(CANARY)
+    mailed(engine, "r", body=f"To: {other}", payload=f'{{"ref": "r", "said": "{other}"}}')
+    execute(engine, "CREATE TABLE noted (id text PRIMARY KEY, words text)")
+    execute(engine, "INSERT INTO noted VALUES ('1', :words)", words=f"{other} bounced")
+    assert erased(engine) == Erasure((), 0, 0, ())
+    assert tables_with(engine, other) == {"outbox_event", "noted"}
+
+
+@pytest.mark.parametrize("around", ["<{}>", "\n{}\n", "mailto:{}", "({}).", "\u201e{}\u201c", "{}\\n", "'{}'"])
+def test_an_address_is_found_whatever_stands_around_it(engine: Engine, around: str) -> None:
+    written = around.format(CANARY.upper())
+    mailed(engine, "r", body=written)
+    mailed(engine, "s", body="", last_error=written)
+    mailed(engine, "t", body="", payload=json.dumps({"ref": "t", "said": written}))
+    assert erased(engine).events == 3
+
+
+@pytest.mark.parametrize(("name", "written", "found"), [
+    ("Anna", "Joanna, Annabel", False),
+    ("Anna", "dear Anna!", True),
+    ("Zo\u00eb F", "an Zo\u00eb F:", True),
+    ("Zo\u00eb F", "Zo\u00eb Fs", False),
+    ("O'Neil (jr)", "for O'Neil (jr).", True),
+    ("a\\b.c", "a\\b.c", True),
+    ("a\\b.c", "a\\bxc", False),
+])  # fmt: skip
+def test_a_name_is_no_part_of_a_longer_one(engine: Engine, name: str, written: str, found: bool) -> None:
+    mailed(engine, "r", body=written)
+    mailed(engine, "s", body="", last_error=written)
+    assert erased(engine, name=name).events == (2 if found else 0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ a reservation, until its event is over and refunds and disputes with it, and wha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -26,6 +27,10 @@ BOOKS = (
 # A domain that no mail reaches, for ever (RFC 2606).
 ERASED = "erased@erased.invalid"
 _SHORTEST = 4
+# What before and after a word makes it a part of another: a letter or digit, and in addresses what holds their parts
+# together, as joanna@… and anna@….co.uk are others than anna@…. Behind an escape of JSON or of bytes a word may begin.
+_AROUND = {False: ("[[:alnum:]]", "[[:alnum:]]"), True: ("[[:alnum:]._%+-]", "[[:alnum:]]|[.-][[:alnum:]]")}
+_ESCAPE = r"\\(?:[bfnrt]|[0-7]{3})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,11 @@ class Buyer:
         """What no text is to hold any more."""
         return [self.address, *([self.name] if self.name else [])]
 
+    @property
+    def patterns(self) -> list[str]:
+        """What finds `words` in a text, and in the escaped text of bytes, but no longer word of somebody else's."""
+        return [_pattern(word) for one in self.words for word in dict.fromkeys((one, _escaped(one)))]
+
 
 def erase(connection: Connection, buyer: Buyer, *, dry_run: bool = False) -> Erasure:
     """Erase the buyer in the caller's transaction, or with `dry_run` say what that would come to.
@@ -86,7 +96,7 @@ def erase(connection: Connection, buyer: Buyer, *, dry_run: bool = False) -> Era
     rows = connection.execute(text(f"{_RESERVATIONS} {lock}"), values).all()
     going = [row for row in rows if row.stays is None]
     about = {
-        "words": buyer.words,
+        "patterns": buyer.patterns,
         "going": [row.public_ref for row in going],
         "staying": [row.public_ref for row in rows if row.stays is not None],
     }
@@ -105,16 +115,29 @@ def _records(connection: Connection, buyer: Buyer, *, dry_run: bool) -> int:
     found = 0
     for row in connection.execute(_COLUMNS, {"books": list(BOOKS)}).all():
         names = {"table": row.table_name, "column": row.column_name, "type": row.data_type}
-        for word in buyer.words:
-            hits = connection.execute(text(_HITS.format(**names)), {"word": word}).scalar_one()
+        for pattern in map(_pattern, buyer.words):
+            hits = connection.execute(text(_HITS.format(**names)), {"pattern": pattern}).scalar_one()
             if hits and not dry_run:
-                connection.execute(text(_STRIKE_OUT.format(**names)), {"word": word})
+                connection.execute(text(_STRIKE_OUT.format(**names)), {"pattern": pattern})
             found += hits
     return found
 
 
 def _about(row: Row[Any]) -> About:
     return About(row.public_ref, row.event, row.status, row.stays)
+
+
+def _pattern(word: str) -> str:
+    """The regular expression of Postgres that finds `word` where it is no part of a longer name or address."""
+    literally = "".join(c if c.isalnum() or not c.isascii() else f"\\{c}" for c in word)
+    before, after = _AROUND["@" in word]
+    return f"(?:(?<!{before})|(?<={_ESCAPE})){literally}(?!{after})"
+
+
+def _escaped(word: str) -> str:
+    """`word` as `encode(…, 'escape')` writes its bytes."""
+    octal = re.sub(rb"[\x80-\xff]", lambda byte: b"\\%03o" % ord(byte[0]), word.encode().replace(b"\\", b"\\\\"))
+    return octal.decode("ascii")
 
 
 def _refuse_unusable(connection: Connection, buyer: Buyer) -> None:
@@ -156,9 +179,8 @@ _FORGET = text("UPDATE reservation SET buyer_email = :erased WHERE id = ANY (CAS
 
 _NAMES_THEM = """
     EXISTS (
-        SELECT FROM unnest(CAST(:words AS text[])) AS word
-        WHERE position(lower(word) IN lower(concat_ws(' ', CAST(payload AS text), last_error, last_response))) > 0
-            OR position(convert_to(word, 'UTF8') IN body) > 0)
+        SELECT FROM unnest(CAST(:patterns AS text[])) AS pattern
+        WHERE concat_ws(' ', CAST(payload AS text), last_error, last_response, encode(body, 'escape')) ~* pattern)
 """
 
 # The reservation that an event is about; a reminder is an aggregate of its own.
@@ -204,14 +226,9 @@ _COLUMNS = text("""
     ORDER BY relname, attnum
 """)
 
-_HITS = """
-    SELECT count(*) FROM {table} WHERE position(lower(CAST(:word AS text)) IN lower(CAST({column} AS text))) > 0
-"""
+_HITS = "SELECT count(*) FROM {table} WHERE CAST({column} AS text) ~* :pattern"
 
-# In a pattern each character that is no letter or digit stands for itself.
-_STRIKE_OUT = r"""
-    UPDATE {table}
-    SET {column} = CAST(regexp_replace(CAST({column} AS text),
-        regexp_replace(CAST(:word AS text), '([^[:alnum:]])', '\\\1', 'g'), 'erased', 'gi') AS {type})
-    WHERE position(lower(CAST(:word AS text)) IN lower(CAST({column} AS text))) > 0
+_STRIKE_OUT = """
+    UPDATE {table} SET {column} = CAST(regexp_replace(CAST({column} AS text), :pattern, 'erased', 'gi') AS {type})
+    WHERE CAST({column} AS text) ~* :pattern
 """
