@@ -3,7 +3,7 @@
 A run whose check fails succeeds all the same, and a red mark in the catalog calls nobody.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -21,6 +21,7 @@ from ticketflow_orch.database import transaction
 
 KIND = "CheckFailed"
 _KEYS = [key for check in CHECKS for key in check.check_keys]
+_JUDGED = {AssetCheckExecutionRecordStatus.SUCCEEDED, AssetCheckExecutionRecordStatus.FAILED}
 _LONGEST_WORDS = 500
 
 
@@ -63,9 +64,9 @@ def failed_checks(
     context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
 ) -> dg.SkipReason:
     """Starts no run: what it finds goes to the outbox."""
-    last, now = _last_judged(context.instance), clock.now()
-    red = list(_red(last))
-    still = {*(one.subject for one in red), *_in_progress(last)}
+    now = clock.now()
+    red = list(standing_red(context.instance))
+    still = {one.subject for one in red}
     with database.engine("failed_checks") as engine, transaction(engine) as connection:
         outcome = tell(context, connection, [one.alert for one in red], now, outbox.append)
         over = [one.id for one in standing(connection, [KIND]) if one.subject not in still]
@@ -75,28 +76,23 @@ def failed_checks(
 
 def standing_red(instance: dg.DagsterInstance) -> Iterator[FailedCheck]:
     """The checks about money whose last judgement was that something is wrong."""
-    return _red(_last_judged(instance))
-
-
-def _last_judged(instance: dg.DagsterInstance) -> Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]:
-    return instance.event_log_storage.get_latest_asset_check_execution_by_key(_KEYS)
-
-
-def _red(last: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]) -> Iterator[FailedCheck]:
-    for key, record in last.items():
+    for record in _last_judged(instance):
         judged = record.evaluation
         if record.status == AssetCheckExecutionRecordStatus.FAILED and judged is not None:
             yield FailedCheck(
-                key, record.id, record.run_id, datetime.fromtimestamp(record.create_timestamp, UTC),
+                record.key, record.id, record.run_id, datetime.fromtimestamp(record.create_timestamp, UTC),
                 (judged.description or "")[:_LONGEST_WORDS], judged.severity == dg.AssetCheckSeverity.WARN,
             )  # fmt: skip
 
 
-def _in_progress(last: Mapping[dg.AssetCheckKey, AssetCheckExecutionRecord]) -> Iterator[str]:
-    """The subjects of checks that a run is about to judge anew: nothing is known of them."""
-    for key, record in last.items():
+def _last_judged(instance: dg.DagsterInstance) -> Iterator[AssetCheckExecutionRecord]:
+    """The last judgement of each check. One that a run was to judge says nothing: the run may never come to it."""
+    storage = instance.event_log_storage
+    for key, record in storage.get_latest_asset_check_execution_by_key(_KEYS).items():
         if record.status == AssetCheckExecutionRecordStatus.PLANNED:
-            yield _subject(key)
+            yield from storage.get_asset_check_execution_history(key, limit=1, status=_JUDGED)
+        else:
+            yield record
 
 
 def _subject(key: dg.AssetCheckKey) -> str:

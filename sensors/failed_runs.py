@@ -7,6 +7,7 @@ the next look.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 
 import dagster as dg
 from dagster._core.storage.tags import (
@@ -24,11 +25,16 @@ from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, resolve, standin
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import SCHEDULED_FOR
+from ticketflow_orch.months import Month, months_between
 
 KIND = "RunFailed"
 # A run of the past is found again when its record changes; the memory of alerts keeps it from being told twice.
 _OVERLAP = timedelta(minutes=5)
+# What failed while nobody could look was told later; no run that failed outlives the daemon for longer.
+_TOLD_WITHIN = timedelta(days=7)
 _AT_ONCE = 200
+# Of one look, which is longer than any that comes in time: more than that fails in no five minutes.
+_MOST = 2_000
 # The job of runs that are launched from assets, as a backfill's are; and the assets of jobs that are called otherwise.
 _OF_THE_UI = "__ASSET_JOB"
 _ASSETS = {"close_books_job": "closed_books", "statements_job": "settlement_statements"}
@@ -72,8 +78,9 @@ def failed_runs(
     context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
 ) -> dg.SkipReason:
     """Starts no run: what it finds goes to the outbox. Of what failed long before the first look nothing is told."""
-    since = parse_instant(context.cursor) if context.cursor else datetime.now(UTC)
-    records = failures(context.instance, since - _OVERLAP)
+    # A clock that was ahead for a while has left a cursor of its own.
+    since = min(parse_instant(context.cursor), datetime.now(UTC)) if context.cursor else datetime.now(UTC)
+    records = list(islice(failures(context.instance, since - _OVERLAP), _MOST))
     alerts = [described(context.instance, one).alert for one in records if not is_retried(one)]
     now = clock.now()
     with database.engine("failed_runs") as engine, transaction(engine) as connection:
@@ -86,11 +93,15 @@ def failed_runs(
     return outcome
 
 
-def failures(instance: dg.DagsterInstance, since: datetime, *, newest: bool = False) -> list[dg.RunRecord]:
-    """The runs that failed, or whose record of it changed, after `since`: the first of them, or the last."""
-    failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since.astimezone(UTC))
-    found = instance.get_run_records(failed, limit=_AT_ONCE, order_by="update_timestamp", ascending=not newest)
-    return sorted(found, key=lambda one: one.update_timestamp)
+def failures(instance: dg.DagsterInstance, since: datetime) -> Iterator[dg.RunRecord]:
+    """The runs that failed, or whose record of it changed, after `since`, in that order; asked for by the page."""
+    while True:
+        failed = dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE], updated_after=since.astimezone(UTC))
+        page = instance.get_run_records(failed, limit=_AT_ONCE, order_by="update_timestamp", ascending=True)
+        yield from page
+        if len(page) < _AT_ONCE:
+            return
+        since = page[-1].update_timestamp.replace(tzinfo=UTC)
 
 
 def is_retried(failed: dg.RunRecord) -> bool:
@@ -104,7 +115,7 @@ def standing_failures(instance: dg.DagsterInstance, since: datetime) -> Iterator
     Of runs that a schedule or a sensor asked for.
     """
     last: dict[tuple[str, str | None], dg.RunRecord] = {}
-    for failed in failures(instance, since, newest=True):
+    for failed in failures(instance, since):
         if not is_by_hand(failed.dagster_run) and not is_retried(failed):
             last[work_of(failed.dagster_run), partition_of(failed.dagster_run)] = failed
     for failed in last.values():
@@ -112,20 +123,22 @@ def standing_failures(instance: dg.DagsterInstance, since: datetime) -> Iterator
             yield described(instance, failed)
 
 
-def missing(instance: dg.DagsterInstance, work: str, since: datetime) -> bool:
-    """Whether anything of `work` that failed after `since` is not made up for."""
-    return any(one.work == work for one in standing_failures(instance, since - _OVERLAP))
+def missing(instance: dg.DagsterInstance, work: str, told: datetime) -> bool:
+    """Whether anything of `work` of which was `told` first at that instant, or later, is not made up for."""
+    return any(one.work == work for one in standing_failures(instance, told - _TOLD_WITHIN))
 
 
 def is_made_up_for(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:
-    """Whether a run that was created later did the same work, for the same partition, and succeeded."""
+    """Whether runs that were created later did the same work, for all of its partitions, and succeeded."""
     run = failed.dagster_run
     succeeded = [dg.DagsterRunStatus.SUCCESS]
     asked = [
         dg.RunsFilter(job_name=name, statuses=succeeded, created_after=failed.create_timestamp)
         for name in dict.fromkeys((run.job_name, _OF_THE_UI))
     ]
-    return any(_covers(later, run) for question in asked for later in instance.get_runs(question, limit=_AT_ONCE))
+    later = [one for question in asked for one in instance.get_runs(question, limit=_AT_ONCE)]
+    did = [_partitions(one) for one in later if _works(one) & _works(run)]
+    return bool(did) and _partitions(run) <= frozenset[str]().union(*did)
 
 
 def described(instance: dg.DagsterInstance, failed: dg.RunRecord) -> FailedRun:
@@ -180,13 +193,12 @@ def why(instance: dg.DagsterInstance, run_id: str) -> str:
     return line[:_LONGEST_WORDS]
 
 
-def _covers(later: dg.DagsterRun, run: dg.DagsterRun) -> bool:
-    wanted = run.tags.get(PARTITION_NAME_TAG)
-    first, last = (later.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
-    has_partition = wanted in {None, later.tags.get(PARTITION_NAME_TAG)} or bool(
-        wanted and first and last and first <= wanted <= last
-    )
-    return has_partition and bool(_works(run) & _works(later))
+def _partitions(run: dg.DagsterRun) -> frozenset[str]:
+    """The partitions that a run is for, which are months; none where its work has none."""
+    first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
+    if first and last:
+        return frozenset(map(str, months_between(Month.parse(first), Month.parse(last))))
+    return frozenset({run.tags[PARTITION_NAME_TAG]} if PARTITION_NAME_TAG in run.tags else ())
 
 
 def _works(run: dg.DagsterRun) -> set[str]:

@@ -79,9 +79,11 @@ def missed_windows(
         # Dagster makes up for the newest of the missed ticks. It gets until the next look to do so.
         context.update_cursor(replace(last, at=now).cursor)
         return dg.SkipReason(f"Nobody has looked since {last.at.isoformat(timespec='seconds')}; judged next time.")
-    until = max(last.judged_until, now - PATIENCE)
+    # A clock that was ahead has judged what was to come, which is judged when it comes.
+    after = min(last.judged_until, now)
+    until = max(after, now - PATIENCE)
     with database.engine("missed_windows") as engine, transaction(engine) as connection:
-        missed = without_firing(connection, windows(connection, context.instance, last.judged_until, until))
+        missed = without_firing(connection, windows(connection, context.instance, after, until))
         late = overdue_work(connection, now)
         alerts = [window.alert for window in missed] + [work.alert for work in late if work.job not in last.overdue]
         outcome = tell(context, connection, alerts, now, outbox.append)

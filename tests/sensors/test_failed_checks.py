@@ -98,6 +98,19 @@ def test_while_a_check_is_judged_anew_its_alert_stands(
     assert kinds(engine) == ["CheckFailed"]
 
 
+def test_a_run_that_was_to_judge_a_check_and_died_takes_no_red_from_health(
+    url: URL, instance: dg.DagsterInstance
+) -> None:
+    judge(instance, passed=False)
+    run = instance.create_run_for_job(
+        build_definitions(resources(url, AT)).resolve_job_def(audit_job.name), status=dg.DagsterRunStatus.STARTED
+    )
+    instance.report_run_failed(run, "the worker is gone")
+    assert len(list(_red_checks(instance))) == 1
+    judge(instance, passed=True)
+    assert list(_red_checks(instance)) == []
+
+
 def test_what_may_be_right_is_alerted_for_information_and_has_no_line_of_its_own(
     engine: Engine, instance: dg.DagsterInstance, watch: Watch
 ) -> None:

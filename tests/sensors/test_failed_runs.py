@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.storage.runs.schema import RunsTable
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
@@ -152,18 +155,92 @@ def test_a_run_that_somebody_launched_is_told_for_their_information_and_is_no_li
     assert list(_failed_runs(engine, instance)) == []
 
 
-def failed_run(instance: dg.DagsterInstance, month: str, **tags: str) -> None:
-    run = ended(instance, month, dg.DagsterRunStatus.STARTED, **tags)
+def test_what_failed_while_nobody_could_look_is_told_and_stands(
+    engine: Engine, instance: dg.DagsterInstance, watch: Watch
+) -> None:
+    watch.seen_until("failed_runs", datetime.now(UTC) - timedelta(hours=2))
+    written(instance, failed_run(instance, "2026-03"), datetime.now(UTC) - timedelta(hours=1))
+    for _ in range(2):
+        watch.look("failed_runs", AT)
+    assert kinds(engine) == ["RunFailed"]
+    ended(instance, "2026-03", dg.DagsterRunStatus.SUCCESS)
+    watch.look("failed_runs", AT)
+    assert kinds(engine) == ["RunFailed", "AlertResolved"]
+
+
+def test_a_clock_that_was_ahead_blinds_nobody_once_it_is_right(
+    engine: Engine, instance: dg.DagsterInstance, watch: Watch
+) -> None:
+    written(instance, failed_run(instance, "2026-03"), datetime.now(UTC) + timedelta(days=1))
+    watch.look("failed_runs", AT)
+    failed_run(instance, "2026-04", scheduled=False)
+    watch.look("failed_runs", AT)
+    assert [said["partition"] for _, said in told(engine)] == ["2026-03", "2026-04"]
+
+
+def test_however_many_failed_at_once_each_is_found(
+    engine: Engine, instance: dg.DagsterInstance, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[standing_failures.__module__], "_AT_ONCE", 3)
+    watch.look("failed_runs", AT)
+    failed_run(instance, "2026-03")
+    watch.look("failed_runs", AT)
+    for _ in range(7):
+        failed_run(instance, "2026-04", scheduled=False)
+    failed_run(instance, "2026-05")
+    watch.look("failed_runs", AT)
+    assert [one.partition for one in standing_failures(instance, datetime.now(UTC) - timedelta(hours=1))] == [
+        "2026-03", "2026-05",
+    ]  # fmt: skip
+    assert kinds(engine) == ["RunFailed", "RunFailed"]
+    assert len(list(_failed_runs(engine, instance))) == 2
+
+
+def test_a_range_is_made_up_for_by_runs_of_all_of_its_months(instance: dg.DagsterInstance) -> None:
+    def standing() -> int:
+        return len(list(standing_failures(instance, datetime.now(UTC) - timedelta(hours=1))))
+
+    first, last = "dagster/asset_partition_range_start", "dagster/asset_partition_range_end"
+    run = ended(instance, None, dg.DagsterRunStatus.STARTED, **{first: "2026-01", last: "2026-03"})
+    instance.report_run_failed(run, "the worker is gone")
+    for months in ({first: "2025-12", last: "2026-01"}, {first: "2026-03", last: "2026-04"}):
+        ended(instance, None, dg.DagsterRunStatus.SUCCESS, **months)
+        assert standing() == 1
+    ended(instance, "2026-02", dg.DagsterRunStatus.SUCCESS)
+    assert standing() == 0
+
+
+def failed_run(instance: dg.DagsterInstance, month: str, **options: Any) -> dg.DagsterRun:
+    run = ended(instance, month, dg.DagsterRunStatus.STARTED, **options)
     instance.report_run_failed(run, "the worker is gone\nand more")
+    return run
+
+
+def written(instance: dg.DagsterInstance, run: dg.DagsterRun, at: datetime) -> None:
+    """Let the record of `run` have been written last at that instant."""
+    with instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+        connection.execute(
+            RunsTable.update().where(RunsTable.c.run_id == run.run_id).values(update_timestamp=at.replace(tzinfo=None))
+        )
 
 
 def ended(
-    instance: dg.DagsterInstance, month: str, status: dg.DagsterRunStatus, *, scheduled: bool = True, **tags: Any
+    instance: dg.DagsterInstance,
+    month: str | None,
+    status: dg.DagsterRunStatus,
+    *,
+    scheduled: bool = True,
+    **tags: str,
 ) -> dg.DagsterRun:
-    location = build_definitions({"database": DatabaseResource(url="postgresql:///any")})
     window = window_tags(AT) if scheduled else {}
+    partition = {"dagster/partition": month} if month else {}
     return instance.create_run_for_job(
-        location.resolve_job_def(monthly_settlement_job.name),
-        tags={"dagster/partition": month, **window, **tags},
+        location().resolve_job_def(monthly_settlement_job.name),
+        tags={**partition, **window, **tags},
         status=status,
     )
+
+
+@functools.cache
+def location() -> dg.Definitions:
+    return build_definitions({"database": DatabaseResource(url="postgresql:///any")})

@@ -121,6 +121,12 @@ def test_nothing_is_judged_that_was_over_before_the_first_look(engine: Engine, w
     assert alerts(engine, MISSED) == []
 
 
+def test_a_clock_that_was_a_day_ahead_hides_no_window_of_that_day(engine: Engine, watch: Watch) -> None:
+    watch.look("missed_windows", TICK + timedelta(days=1))
+    watch.look_on(TICK - FIVE_MINUTES, TICK + timedelta(hours=1))
+    assert alerts(engine, MISSED) == ["2026-06-01T02:30:00+00:00"]
+
+
 def test_after_days_without_a_daemon_each_missed_window_is_told_once_and_the_one_made_up_for_is_not(
     engine: Engine, watch: Watch
 ) -> None:
