@@ -16,6 +16,8 @@ from ticketflow_orch.lifecycle import (
     close_events,
     expire_reservations,
     money_without_ticket,
+    oldest_due_reservation,
+    reservations_are_due,
     would_close,
     would_expire,
 )
@@ -115,6 +117,27 @@ def test_a_payment_in_flight_is_left_alone_and_reported_once_when_it_is_stuck(en
     assert expire_reservations(engine, rules()).stuck == 1
     assert expire_reservations(engine, rules(NOW + timedelta(days=9))).stuck == 0
     assert states(engine, "reservation", paying) == ["ACTIVE"]
+    assert told(engine) == [("ReservationPaymentStuck", "paying")]
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["unpaid", "paid"])
+def test_a_payment_that_is_to_begin_years_later_is_reported_when_one_that_began_at_the_expiry_is(
+    engine: Engine, captured: bool
+) -> None:
+    mistaken = {"payment_started_at": NOW + timedelta(days=9999), "expires_at": NOW - GRACE}
+    organization = add_organization(engine)
+    held = add_reservation(engine, add_event(engine, organization), public_ref="paying", **mistaken)
+    if captured:
+        add_movement(engine, organization, 100, "2026-06-02T04:05", reservation_id=held)
+    before = rules(NOW - MICROSECOND)
+    assert expire_reservations(engine, before).stuck == 0
+    with engine.connect() as connection:
+        assert not reservations_are_due(connection, before)
+        assert reservations_are_due(connection, rules())
+        assert oldest_due_reservation(connection, rules()) == NOW
+    assert would_expire(engine, rules()).stuck == 1
+    assert [expire_reservations(engine, rules()).stuck for _ in range(2)] == [1, 0]
+    assert states(engine, "reservation", held) == ["ACTIVE"]
     assert told(engine) == [("ReservationPaymentStuck", "paying")]
 
 

@@ -127,7 +127,8 @@ _FORGET = text("DELETE FROM event_change WHERE looked_at < clock_timestamp() - C
 
 _UNDECIDE = text("SELECT reminders_undecided(CAST(:event AS bigint))")
 
-# Of the reminders of a reservation the last one counts: it has told it something, or is about to tell what is so now.
+# Of the reminders of a reservation the last one counts: it has told it something, or is about to tell what is so now,
+# which one of a date on which the event is no more never will.
 # The one of the date on which the event is (`today`) is the one that a notice belongs to; where it has not gone, it
 # tells by itself. What a notice says counts as told by all of them. Whom another run that looks at the same has told
 # meanwhile is told no second time.
@@ -141,7 +142,8 @@ _CHANGED = text(f"""
             AND (outbox_event.state NOT IN ('DEAD', 'SUPPRESSED') OR doubtful_since IS NOT NULL)
         WHERE reservation.event_id = CAST(:event AS bigint) AND reservation.status = 'CONFIRMED'
     ), last AS (
-        SELECT DISTINCT ON (reservation_id) * FROM reminded ORDER BY reservation_id, id DESC
+        SELECT DISTINCT ON (reservation_id) * FROM reminded
+        WHERE is_told OR event_date = CAST(:event_date AS date) ORDER BY reservation_id, id DESC
     ), today AS (
         SELECT DISTINCT ON (reservation_id) reservation_id, id, changes_told FROM reminded
         WHERE is_told AND event_date = CAST(:event_date AS date) ORDER BY reservation_id, id DESC
@@ -181,15 +183,17 @@ _CHANGED = text(f"""
     SELECT count(*) FROM reminder
 """)
 
-# A reminder that is being sent may say what was so before; whether it reached anybody is known when that has ended.
+# A reminder that is being sent may say what was so before, also where nobody has noted yet what it says; whether it
+# reached anybody is known when that has ended.
 _ON_THE_WAY = text("""
     SELECT EXISTS (
         SELECT FROM reservation
-        JOIN reminder ON reservation_id = reservation.id AND reminder.state = 'QUEUED' AND told_starts_at IS NOT NULL
+        JOIN reminder ON reservation_id = reservation.id AND reminder.state = 'QUEUED'
         JOIN outbox_event ON outbox_event.event_id = outbox_event_id AND outbox_event.state = 'INFLIGHT'
         JOIN event ON event.id = reservation.event_id
         WHERE reservation.event_id = CAST(:event AS bigint) AND reservation.status = 'CONFIRMED'
-            AND (told_starts_at, coalesce(told_venue, '')) <> (starts_at, coalesce(venue, '')))
+            AND (told_starts_at IS NULL
+                OR (told_starts_at, coalesce(told_venue, '')) <> (starts_at, coalesce(venue, ''))))
 """)
 
 _CANCELLED_KEY = "'EventCancelled:' || public_ref"

@@ -17,7 +17,7 @@ from ticketflow_orch.captures import KEPT_CAPTURE, kept
 from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted
 from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.two_clocks import judged_at
+from ticketflow_orch.two_clocks import LARGEST_DIFFERENCE, judged_at
 
 CLOSING, EXPIRY = "close_events", "expire_reservations"
 SWEEP_PATIENCE = 5.0
@@ -52,7 +52,11 @@ class LifecycleRules:
     @property
     def limits(self) -> dict[str, datetime]:
         """What `_IS_DUE` binds."""
-        return {"due_before": self.now - self.expiry_delay, "stuck_before": self.now - self.payment_grace}
+        return {
+            "due_before": self.now - self.expiry_delay,
+            "stuck_before": self.now - self.payment_grace,
+            "begun_before": self.now + timedelta(seconds=LARGEST_DIFFERENCE),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +163,8 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
         return _taken(connection, wanted, _DUE_RESERVATIONS, "reservation.expires_at", rules.limits)
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
-        values = {"ids": list(ids), "now": rules.now, "run_id": rules.run_id}
-        row = connection.execute(_EXPIRE, values | {"stuck_before": rules.limits["stuck_before"]}).one()
+        values = {"ids": list(ids), "now": rules.now, "run_id": rules.run_id, **rules.limits}
+        row = connection.execute(_EXPIRE, values).one()
         return row.expired, row.stuck
 
     work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_RESERVATION_NAME, job=EXPIRY, now=rules.now)
@@ -308,16 +312,20 @@ _OLDEST_DUE_EVENT = text(f"""
     ) AS oldest
 """)
 
-_IS_OVERDUE = """
+# A payment that is to begin later is a mistake of who wrote it, which would hold its seats until then.
+_GRACE_BEGAN = """
+    CASE WHEN payment_started_at <= CAST(:begun_before AS timestamptz) THEN payment_started_at ELSE expires_at END
+"""
+
+_IS_OVERDUE = f"""
     status = 'ACTIVE' AND stuck_reported_at IS NULL AND expires_at <= CAST(:due_before AS timestamptz)
-    AND (payment_started_at IS NULL OR payment_started_at <= CAST(:stuck_before AS timestamptz))
+    AND (payment_started_at IS NULL OR {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz))
 """
 
 # All that is past its grace: if it is not expired it is reported. Before that, one with money waits to be confirmed.
 _IS_DUE = f"""
     {_IS_OVERDUE} AND NOT EXISTS (
-        SELECT {KEPT_CAPTURE}
-        AND coalesce(payment_started_at, expires_at) > CAST(:stuck_before AS timestamptz))
+        SELECT {KEPT_CAPTURE} AND {_GRACE_BEGAN} > CAST(:stuck_before AS timestamptz))
 """
 
 # A capture since its beginning ended a payment, whatever became of the money. An older one is of an earlier attempt.
@@ -343,7 +351,7 @@ _EXPIRE = text(f"""
         UPDATE reservation SET stuck_reported_at = CAST(:now AS timestamptz)
         FROM left_over
         WHERE reservation.id = left_over.id AND status = 'ACTIVE'
-            AND coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz)
+            AND {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz)
         RETURNING public_ref, payment_started_at, expires_at
     ), told AS (
         INSERT INTO outbox_event
@@ -378,7 +386,7 @@ _OLDEST_DUE_RESERVATION = text(f"""
     SELECT greatest(
         expires_at + CAST(:delay AS interval),
         CASE WHEN payment_started_at IS NOT NULL OR EXISTS (SELECT {KEPT_CAPTURE})
-            THEN coalesce(payment_started_at, expires_at) + CAST(:grace AS interval) END)
+            THEN {_GRACE_BEGAN} + CAST(:grace AS interval) END)
     FROM (
         SELECT id, expires_at, payment_started_at
         {_DUE} AND NOT {is_left_out(EXPIRY, "reservation.id")} {_IN_ORDER} LIMIT 1
@@ -413,7 +421,7 @@ _WOULD_CLOSE = text(f"""
 _WOULD_EXPIRE = text(f"""
     WITH due AS MATERIALIZED (
         SELECT id, public_ref, expires_at, {_UNPAID} AND {_NO_PAYMENT_IS_OPEN} AS is_expired,
-            coalesce(payment_started_at, expires_at) <= CAST(:stuck_before AS timestamptz) AS is_stuck
+            {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz) AS is_stuck
         FROM reservation WHERE {_IS_OVERDUE}
     ), ending AS (
         SELECT * FROM due WHERE is_expired OR is_stuck

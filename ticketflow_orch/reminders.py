@@ -332,15 +332,22 @@ _LOCAL_DAY = """
     )
 """
 
+# A ticket that is to be bought in days is a mistake of who wrote it, and would keep its buyer unreminded until the
+# start; within a day it may be the hour of another zone, and comes.
+_BOUGHT = """
+    CASE WHEN coalesce(confirmed_at, created_at) <= CAST(:now AS timestamptz) + interval '1 day'
+        THEN coalesce(confirmed_at, created_at) ELSE '-infinity' END
+"""
+
 # Reservations whose reminder can be decided at :now, of the events that the caller's WHERE adds. `due_at` stands for
 # the SQL of when it is due.
-_DECIDABLE = """
+_DECIDABLE = f"""
     FROM event
-    CROSS JOIN LATERAL (SELECT {due_at} AS due_at) AS due
+    CROSS JOIN LATERAL (SELECT {{due_at}} AS due_at) AS due
     JOIN local_day ON local_day.timezone = event.timezone AND starts_at >= begins AND starts_at < local_day.ends
     JOIN reservation ON event_id = event.id AND reservation.status = 'CONFIRMED'
     WHERE (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= CAST(:now AS timestamptz))
-        AND (coalesce(confirmed_at, created_at) <= CAST(:quiet_since AS timestamptz)
+        AND ({_BOUGHT} <= CAST(:quiet_since AS timestamptz)
             OR starts_at <= CAST(:now AS timestamptz))
         AND (due_at IS NULL OR due_at <= CAST(:now AS timestamptz) OR starts_at <= CAST(:now AS timestamptz))
 """
@@ -379,7 +386,7 @@ def _oldest_undecided(due_at: str) -> TextClause:
         WITH {_LOCAL_DAY}
         SELECT min(greatest(
             coalesce(due_at, starts_at - CAST(:lead AS interval)),
-            least(coalesce(confirmed_at, created_at) + CAST(:quiet AS interval), starts_at)))
+            least({_BOUGHT} + CAST(:quiet AS interval), starts_at)))
         {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT}
     """)
 
@@ -407,8 +414,8 @@ _REMIND = f"""
     WITH {_LOCAL_DAY}, decided AS (
         SELECT reservation.id, reservation.public_ref, event.public_id, starts_at, local_day.event_date,
             CASE
-                WHEN due_at IS NULL OR coalesce(confirmed_at, created_at) > due_at
-                    OR coalesce(confirmed_at, created_at) >= starts_at - CAST(:quiet AS interval) THEN 'SKIPPED'
+                WHEN due_at IS NULL OR {_BOUGHT} > due_at
+                    OR {_BOUGHT} >= starts_at - CAST(:quiet AS interval) THEN 'SKIPPED'
                 WHEN starts_at <= CAST(:now AS timestamptz) THEN 'MISSED'
                 WHEN cardinality(CAST(:nearer AS text[])) > 0 AND EXISTS (
                     SELECT FROM reminder AS nearer

@@ -142,6 +142,20 @@ def test_what_is_not_permanent_not_about_the_address_or_not_of_ours_suppresses_n
     assert entries(engine) == []
 
 
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda sent: "Content-Type: text/plain; name*\n\nhello\n",
+        lambda sent: bounce(sent, original=ORIGINAL.replace("{id}@example.com", "")),
+        lambda sent: "Content-Type: multipart/mixed; boundary=b\n\n" * 2_000,
+    ],
+)
+def test_a_mail_that_nobody_can_read_keeps_no_other_from_being_read(
+    engine: Engine, sent: UUID, tmp_path: Path, made: Any
+) -> None:
+    assert take(engine, tmp_path / "box", made(sent), bounce(sent)).suppressed == 1
+
+
 def test_a_report_about_a_mail_that_never_went_is_none(engine: Engine, tmp_path: Path) -> None:
     enable(engine)
     add_evening(engine)
@@ -206,6 +220,10 @@ SES = {
         ({"RecordType": "SpamComplaint", "Email": "a@example.com"}, ("a@example.com", Reason.COMPLAINT)),
         ({"reason": "unsubscribe", "address": "a@example.com"}, ("a@example.com", Reason.UNSUBSCRIBE)),
         ({"reason": "bounce", "address": "a at example.com"}, None),
+        ({"reason": "bounce", "address": 5}, None),
+        ({"reason": "bounce", "address": "\ud800@example.com"}, None),
+        ({"reason": "bounce", "address": "a@example.com", "detail": "\ud800\0"}, ("a@example.com", Reason.BOUNCE)),
+        ({"Message": '{"a": ' * 100_000}, None),
         ({"reason": "bounce"}, None),
         ({"eventType": "Bounce", "bounce": "?"}, None),
         ({"eventType": "Open"}, None),
@@ -221,6 +239,8 @@ def test_what_a_provider_tells_suppresses_whom_it_names(engine: Engine, told: An
 def test_a_line_that_is_no_object_is_refused_by_its_number() -> None:
     with pytest.raises(InputError, match="Line 2 is no JSON object"):
         list(read_told(['{"reason": "x"}', "[1]"]))
+    with pytest.raises(InputError, match="Line 1 is no JSON object"):
+        list(read_told(["[" * 100_000]))
 
 
 def test_an_address_is_suppressed_once_for_each_reason_and_whatever_its_capitals(engine: Engine) -> None:

@@ -14,6 +14,7 @@ from tests.relay.world import REFUSED, REJECTED, UNKNOWN
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import execute
 from ticketflow_orch import outbox_desk
+from ticketflow_orch.event_changes import changes_are_due
 from ticketflow_orch.mail_suppression import Reason, clear, suppress
 from ticketflow_orch.reminders import ReminderRules, send_reminders
 
@@ -343,6 +344,46 @@ def test_who_was_told_another_day_meanwhile_is_told_when_the_event_is_back_on_it
     ]
     move(engine, HOUR)
     assert [window(engine, EVE).changed for _ in range(2)] == [1, 0]
+
+
+def test_what_was_only_to_be_said_of_another_day_keeps_no_change_from_being_told(engine: Engine) -> None:
+    enable(engine)
+    add_evening(engine)
+    box = Mailbox()
+    window(engine, EVE)
+    relay(engine, EVE, box)
+    move(engine, -22 * HOUR)
+    window(engine, EVE)
+    assert states(engine) == ["DELIVERED", "PENDING"]
+    move(engine, 21 * HOUR)
+    assert [window(engine, EVE).changed for _ in range(2)] == [1, 0]
+    relay(engine, EVE, box)
+    assert [subject for _, subject in box.subjects] == [
+        "Reminder: Aida, Tuesday, June 2, 2026",
+        "Changed: Aida, Tuesday, June 2, 2026",
+    ]
+
+
+def test_a_change_is_looked_at_again_while_a_reminder_is_sent_of_which_nobody_has_noted_what_it_says(
+    engine: Engine,
+) -> None:
+    enable(engine)
+    add_evening(engine)
+    window(engine, EVE)
+    sending = "owner = 'relay', attempts = 1, lease_until = clock_timestamp() + interval '1 minute'"
+    execute(engine, f"UPDATE outbox_event SET state = 'INFLIGHT', {sending}")
+    move(engine, -HOUR)
+    window(engine, EVE)
+    with engine.connect() as connection:
+        assert changes_are_due(connection)
+
+
+def test_who_is_said_to_buy_in_years_is_reminded(engine: Engine) -> None:
+    enable(engine)
+    add_evening(engine)
+    execute(engine, "UPDATE reservation SET confirmed_at = '2126-01-01'")
+    window(engine, EVE)
+    assert states(engine) == ["PENDING"]
 
 
 def test_an_event_that_moves_out_of_its_last_day_is_told_to_who_was_reminded_already(engine: Engine) -> None:

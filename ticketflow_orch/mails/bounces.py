@@ -11,7 +11,7 @@ import json
 import mailbox
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from email import message_from_bytes, policy
 from email.message import EmailMessage, Message
 from pathlib import Path
@@ -75,7 +75,7 @@ def read_mailbox(path: Path) -> Iterator[Report | None]:
     """
     try:
         for raw in _raw_mails(path):
-            yield read_report(message_from_bytes(raw, policy=policy.default))
+            yield _report(raw)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}); name an mbox file, a Maildir or a mail.") from None
 
@@ -110,15 +110,22 @@ def read_told(lines: Iterable[str]) -> Iterator[Report | None]:
             continue
         try:
             told = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             told = None
         if not isinstance(told, dict):
             raise InputError(f"Line {number} is no JSON object; write one a line, as the provider tells it.")
         try:
             yield from list(_told(told))
-        except (AttributeError, TypeError, ValueError):
+        except (AttributeError, TypeError, ValueError, RecursionError):
             # What it means we do not know; it is counted.
             yield None
+
+
+def _report(raw: bytes) -> Report | None:
+    try:
+        return read_report(message_from_bytes(raw, policy=policy.default))
+    except Exception:  # noqa: BLE001 - anybody may write to a mailbox, and the parser breaks in many ways
+        return None
 
 
 def _raw_mails(path: Path) -> Iterator[bytes]:
@@ -210,7 +217,7 @@ def _told(told: Mapping[str, Any]) -> Iterator[Report | None]:
             yield _of(Reason.COMPLAINT, told.get("Email"), told.get("Description"))
         case "bounce" | "complaint" | "unsubscribe" as ours:
             event_id = _event_id(str(told.get("event_id", "")))
-            yield Report(Reason(ours.upper()), str(told.get("detail") or ours), event_id, told.get("address"))
+            yield replace(_of(Reason(ours.upper()), told.get("address"), told.get("detail")), event_id=event_id)
         case _:
             yield None
 
