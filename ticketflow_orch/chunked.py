@@ -22,7 +22,6 @@ from ticketflow_orch.counts import counted
 from ticketflow_orch.database import LOCK_NOT_AVAILABLE, is_row_fault, sqlstate, transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.retrying import retried
-from ticketflow_orch.text import without_addresses
 
 # As many bad rows are found one by one and named at most, where all are counted.
 NAMED = 100
@@ -356,11 +355,12 @@ def in_words(error: BaseException) -> str:
             words = _VALUE.sub("", words)
     else:
         words = str(error)
-    words = " ".join(without_addresses(words).split()) or type(error).__name__
+    words = " ".join(_ADDRESS.sub("…@…", words).split()) or type(error).__name__
     return words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON]}…"
 
 
 # In messages such as: invalid input syntax for type integer: "12x".
 _VALUE = re.compile(r""":? *("[^"]*"|'[^']*')""")
+_ADDRESS = re.compile(r"""[^\s<>"'(),;:]+@[^\s<>"'(),;:]+""")
 
 _SET_PATIENCE = text("SELECT set_config('lock_timeout', :patience, true)")

@@ -36,7 +36,6 @@ from tests.relay.world import (
 from tests.sessions import becomes
 from ticketflow_orch.delivery import Outcome
 from ticketflow_orch.delivery.configuration import Allowance, Delivery, Route
-from ticketflow_orch.outbox_backlog import read_backlog
 from ticketflow_orch.relay import Backoff, Patience, Round, is_due
 from ticketflow_orch.relay.conditions import Condition, conditions
 
@@ -209,21 +208,6 @@ def test_a_destination_that_has_failed_for_long_is_told_of_once(engine: Engine) 
     for _ in range(2):
         run(engine, delivery(Receiver(lambda _: UNREACHED)), budget=1, patience_with=soon)
     assert alerts(engine) == ["DestinationFailing"]
-
-
-def test_a_destination_that_nothing_waits_for_any_more_fails_no_more(engine: Engine) -> None:
-    add(engine, "a")
-    run(engine, delivery(Receiver(lambda _: UNREACHED)), budget=1)
-    with engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO delivery_destination (name, failing_since) VALUES ('of another name', clock_timestamp())")
-        )
-        assert {name for name, *_ in read_backlog(connection).failing} == {"there", "of another name"}
-    change(engine, "a", "state = 'SUPPRESSED', available_at = NULL, ended_at = clock_timestamp()")
-    with engine.connect() as connection:
-        assert read_backlog(connection).failing == ()
-    run(engine, delivery(Receiver()))
-    assert [condition(engine, name) for name in ("there", "of another name")] == [Condition(), Condition()]
 
 
 # --- given up by age

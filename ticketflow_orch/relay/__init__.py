@@ -30,7 +30,7 @@ from ticketflow_orch.relay.finishing import Backoff, Finisher
 from ticketflow_orch.relay.lanes import Lane
 from ticketflow_orch.relay.listening import Listener
 from ticketflow_orch.relay.looking import Round, is_due
-from ticketflow_orch.relay.pacing import Patience, end_failures
+from ticketflow_orch.relay.pacing import Patience
 from ticketflow_orch.relay.reconsidering import reconsider
 from ticketflow_orch.relay.shift import Shift
 
@@ -114,8 +114,7 @@ def drain(
 ) -> Drained:
     """Deliver until nothing is due, or `budget` seconds are over, or `stop` is set.
 
-    First the business is asked again about what it kept back for a reason that may have passed, and a destination that
-    nothing waits for fails no more.
+    First the business is asked again about what it kept back for a reason that may have passed.
     `in_flight` bounds the deliveries under way to each destination, in place of its own `concurrency`, `batch` the
     events claimed for it at once. What is claimed is begun within `patience` seconds or given back; its lease is that
     and what its route allows an attempt. Attempts that have begun come to their end, however long the route allows them
@@ -147,8 +146,6 @@ def drain(
     )
     try:
         reconsider(engine, kinds, now())
-        with shift.autocommit() as connection:
-            end_failures(connection, shift.know(connection, anew=True).idle(delivery))
     except OperationalError:
         # The database is away, which a drain that stays outlasts; the next one looks again.
         _LOG.warning("What was kept back could not be looked at again.", exc_info=True)

@@ -97,7 +97,6 @@ class Lane:
 
     def _deliver(self) -> None:
         self._shift.works(self._destination)
-        self._pace.begin_anew()
         with (
             self._shift.autocommit() as connection,
             self._shift.autocommit() as second,
@@ -105,7 +104,7 @@ class Lane:
             ThreadPoolExecutor(self._most, thread_name_prefix=f"relay {self._destination}") as workers,
         ):
             try:
-                while not self._shift.over_for(self._destination):
+                while not self._is_called_off():
                     if self._shift.pause.is_set():
                         self._stand_aside(connection, second, writer)
                         continue
@@ -131,6 +130,9 @@ class Lane:
                 finally:
                     self._shift.leaves(self._destination)
                     self.quiet.set()
+
+    def _is_called_off(self) -> bool:
+        return self._shift.over_for(self._destination) or self._destination in self._shift.gone
 
     def _is_at_rest(self) -> bool:
         """Whether nothing is under way that could let another event go."""
@@ -271,8 +273,8 @@ class Lane:
 
     def _send_in_turn(self, turn: float, claimed: Claimed) -> Result | None:
         while (wait := turn - time.monotonic()) > 0:
-            over = self._shift.stop.wait(min(wait, _REST)) or self._shift.over_for(self._destination)
-            if over or self._shift.pause.is_set() or self._shift.holds_back(self._destination):
+            called_off = self._shift.stop.wait(min(wait, _REST)) or self._is_called_off()
+            if called_off or self._shift.pause.is_set() or self._pace.holds_back:
                 return claimed
         return self._shift.send(claimed)
 

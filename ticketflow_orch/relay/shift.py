@@ -39,9 +39,8 @@ class Shift:
     `limits`: how many seconds an attempt at each destination may take at most; `leases`: how long a claim lasts, which
     may wait to be begun as well. `agreed`: raises where the shift may not go on. `pause`: the lanes are to begin
     nothing because lost events wait to be tried, which must happen while as little as can be is in flight. `gone`: the
-    destinations that said that they want nothing any more, until their stop is known; `slow`: those at which a lost
-    event has been tried for a while. `resident`: what comes later is waited for. `ended`: grows whenever something has
-    ended.
+    destinations that said that they want nothing any more; `slow`: those at which a lost event has been tried for a
+    while. `resident`: what comes later is waited for. `ended`: grows whenever something has ended.
     """
 
     engine: Engine
@@ -210,7 +209,8 @@ class Shift:
     def send(self, claimed: Claimed) -> Result | None:
         """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent any more."""
         event_type, destination = claimed.message.event_type, claimed.to
-        stopped = self.holds_back(destination) or self._waiting.is_stopped(event_type, destination)
+        held_back = destination in self.gone or self.paces[destination].holds_back
+        stopped = held_back or self._waiting.is_stopped(event_type, destination)
         if stopped or time.monotonic() - claimed.at >= self.patience:
             return claimed
         route = self.delivery.route_to(event_type, destination)
@@ -221,10 +221,6 @@ class Shift:
             if ended.gone is not None:
                 self.gone.add(ended.gone)
         return ended
-
-    def holds_back(self, destination: str) -> bool:
-        """Whether what is claimed for it is not to be sent now after all."""
-        return destination in self.gone or self.paces[destination].holds_back
 
     def end(self, connection: Connection, results: Sequence[Result | None]) -> None:
         """Write down what came of attempts, and count it.
@@ -262,10 +258,6 @@ class Shift:
             with self._lock:
                 self.tally += done
                 self.ended += 1
-            if gone := {end.gone for end in ended if end.gone is not None}:
-                # From now on its stop keeps it from being sent anything, until somebody ends that.
-                self.know(connection, anew=True)
-                self.gone -= gone
         unsent = [one for one in results if isinstance(one, Claimed)]
         if unsent:
             claiming.give_back(connection, unsent)
