@@ -4,7 +4,7 @@ Asks the instance instead of waiting for its events: what is not written down be
 the next look.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -21,7 +21,7 @@ from dagster._core.storage.tags import (
 
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
-from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
+from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.database import transaction
 from ticketflow_orch.firings import SCHEDULED_FOR
@@ -33,7 +33,7 @@ _OVERLAP = timedelta(minutes=5)
 # What failed while nobody could look was told later; no run that failed outlives the daemon for longer.
 _TOLD_WITHIN = timedelta(days=7)
 _AT_ONCE = 200
-# Of one look, which is longer than any that comes in time: more than that fails in no five minutes.
+# In one look: no more than that fail within the overlap, where the next look begins.
 _MOST = 2_000
 # The job of runs that are launched from assets, as a backfill's are; and the assets of jobs that are called otherwise.
 _OF_THE_UI = "__ASSET_JOB"
@@ -86,8 +86,7 @@ def failed_runs(
     with database.engine("failed_runs") as engine, transaction(engine) as connection:
         outcome = tell(context, connection, alerts, now, outbox.append)
         open_ = [one for one in standing(connection, [KIND]) if one.severity != Severity.INFO]
-        over = [one.id for one in open_ if not missing(context.instance, one.subject, one.first_at)]
-        resolve(connection, over, now, CAUSE_GONE, outbox.append)
+        resolve(connection, made_up_for(context.instance, open_), now, CAUSE_GONE, outbox.append)
     seen = max((one.update_timestamp for one in records), default=since)
     context.update_cursor(max(since, seen).isoformat())
     return outcome
@@ -101,7 +100,7 @@ def failures(instance: dg.DagsterInstance, since: datetime) -> Iterator[dg.RunRe
         yield from page
         if len(page) < _AT_ONCE:
             return
-        since = page[-1].update_timestamp.replace(tzinfo=UTC)
+        since = page[-1].update_timestamp
 
 
 def is_retried(failed: dg.RunRecord) -> bool:
@@ -123,9 +122,16 @@ def standing_failures(instance: dg.DagsterInstance, since: datetime) -> Iterator
             yield described(instance, failed)
 
 
-def missing(instance: dg.DagsterInstance, work: str, told: datetime) -> bool:
-    """Whether anything of `work` of which was `told` first at that instant, or later, is not made up for."""
-    return any(one.work == work for one in standing_failures(instance, told - _TOLD_WITHIN))
+def made_up_for(instance: dg.DagsterInstance, open_: Sequence[Standing]) -> list[int]:
+    """The ids of those of the alerts `open_` whose work has nothing left that failed since and is not made up for."""
+    if not open_:
+        return []
+    left = list(standing_failures(instance, min(alert.first_at for alert in open_) - _TOLD_WITHIN))
+    return [
+        alert.id
+        for alert in open_
+        if not any(one.work == alert.subject and one.at > alert.first_at - _TOLD_WITHIN for one in left)
+    ]
 
 
 def is_made_up_for(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:

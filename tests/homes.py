@@ -49,7 +49,7 @@ def fresh_home(scratch: Path, **variables: str) -> Iterator[Path]:
 
 
 @contextmanager
-def dagster_instance() -> Iterator[dg.dg.DagsterInstance]:
+def dagster_instance() -> Iterator[dg.DagsterInstance]:
     """An instance of Dagster's own kind, in files that are gone when the block ends."""
     with tempfile.TemporaryDirectory() as home:
         shutil.copytree(_prepared_instance(), home, dirs_exist_ok=True)

@@ -128,10 +128,9 @@ _FORGET = text("DELETE FROM event_change WHERE looked_at < clock_timestamp() - C
 _UNDECIDE = text("SELECT reminders_undecided(CAST(:event AS bigint))")
 
 # Of the reminders of a reservation the last one counts: it has told it something, or is about to tell what is so now,
-# which one of a date on which the event is no more never will.
-# The one of the date on which the event is (`today`) is the one that a notice belongs to; where it has not gone, it
-# tells by itself. What a notice says counts as told by all of them. Whom another run that looks at the same has told
-# meanwhile is told no second time.
+# which one of a date on which the event is no more never will. The one of the date on which the event is (`today`) is
+# the one that a notice belongs to; where it has not gone, it tells by itself. What a notice says counts as told by all
+# of them. Whom another run that looks at the same has told meanwhile is told no second time.
 _CHANGED = text(f"""
     WITH reminded AS MATERIALIZED (
         SELECT reminder.id, reservation_id, event_date, told_starts_at, told_venue, changes_told,

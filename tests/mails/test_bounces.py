@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.mails.relayed import Mailbox, relay, window
-from tests.mails.test_what_goes_out_is_true import EVE, HOUR, add_evening, enable
+from tests.mails.test_what_goes_out_is_true import EVE, HOUR, add_evening, enable, reminded
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.mail_suppression import Reason, clear, list_suppressed, objection, suppress
 from ticketflow_orch.mails.bounces import Read, read_mailbox, read_told, take_in
@@ -54,12 +54,7 @@ def wish(event_id: UUID, **headers: str) -> str:
 @pytest.fixture
 def sent(engine: Engine) -> UUID:
     """The id of a reminder that went to buyer1@example.com."""
-    enable(engine)
-    add_evening(engine)
-    window(engine, EVE)
-    box = Mailbox()
-    relay(engine, EVE, box)
-    return box.sent[0].event_id
+    return reminded(engine).sent[0].event_id
 
 
 def take(engine: Engine, path: Path, *mails: str) -> Read:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -40,6 +40,16 @@ def add_evening(engine: Engine, tickets: int = 1, **values: Any) -> int:
             confirmed_at=instant("2026-02-01T10:00"), buyer_email=f"buyer{number}@example.com",
         )  # fmt: skip
     return evening
+
+
+def reminded(engine: Engine, at: datetime = EVE, kinds: dict[str, timedelta] | None = None) -> Mailbox:
+    """The mailbox of the one buyer of the evening, who was reminded at that instant."""
+    enable(engine, kinds)
+    add_evening(engine)
+    box = Mailbox()
+    window(engine, at, kinds)
+    relay(engine, at, box)
+    return box
 
 
 def move(engine: Engine, by: timedelta) -> None:
@@ -284,11 +294,7 @@ def test_who_was_reminded_is_told_once_of_another_hour_or_place(engine: Engine, 
 
 
 def test_a_change_before_the_reminder_went_or_before_the_last_day_is_told_by_the_reminder(engine: Engine) -> None:
-    enable(engine, BOTH)
-    add_evening(engine)
-    box = Mailbox()
-    window(engine, START - timedelta(days=7), BOTH)
-    relay(engine, START - timedelta(days=7), box)
+    box = reminded(engine, START - timedelta(days=7), BOTH)
     move(engine, -HOUR)
     assert window(engine, START - timedelta(days=3), BOTH).changed == 0
     window(engine, EVE - HOUR, BOTH)
@@ -301,21 +307,13 @@ def test_a_change_before_the_reminder_went_or_before_the_last_day_is_told_by_the
 
 def test_where_no_kind_reminds_later_a_change_is_told_however_early(engine: Engine) -> None:
     week = {"7d": timedelta(days=7)}
-    enable(engine, week)
-    add_evening(engine)
-    box = Mailbox()
-    window(engine, START - timedelta(days=7), week)
-    relay(engine, START - timedelta(days=7), box)
+    reminded(engine, START - timedelta(days=7), week)
     move(engine, -HOUR)
     assert window(engine, START - timedelta(days=3), week).changed == 1
 
 
 def test_a_change_that_is_taken_back_before_it_went_is_told_once_and_as_it_stands(engine: Engine) -> None:
-    enable(engine)
-    add_evening(engine)
-    box = Mailbox()
-    window(engine, EVE)
-    relay(engine, EVE, box)
+    box = reminded(engine)
     move(engine, -2 * HOUR)
     assert window(engine, EVE + HOUR).changed == 1
     move(engine, HOUR)
@@ -347,11 +345,7 @@ def test_who_was_told_another_day_meanwhile_is_told_when_the_event_is_back_on_it
 
 
 def test_what_was_only_to_be_said_of_another_day_keeps_no_change_from_being_told(engine: Engine) -> None:
-    enable(engine)
-    add_evening(engine)
-    box = Mailbox()
-    window(engine, EVE)
-    relay(engine, EVE, box)
+    box = reminded(engine)
     move(engine, -22 * HOUR)
     window(engine, EVE)
     assert states(engine) == ["DELIVERED", "PENDING"]
@@ -387,11 +381,7 @@ def test_who_is_said_to_buy_in_years_is_reminded(engine: Engine) -> None:
 
 
 def test_an_event_that_moves_out_of_its_last_day_is_told_to_who_was_reminded_already(engine: Engine) -> None:
-    enable(engine, BOTH)
-    add_evening(engine)
-    window(engine, EVE, BOTH)
-    box = Mailbox()
-    relay(engine, EVE, box)
+    reminded(engine, kinds=BOTH)
     move(engine, HOUR)
     assert [window(engine, EVE, BOTH).changed for _ in range(2)] == [1, 0]
 
