@@ -10,10 +10,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import IO, Any, cast
 
 import dagster as dg
 import pytest
@@ -28,13 +29,13 @@ from sqlalchemy import text
 from tests.conftest import fresh_database
 from tests.homes import MIGRATING, fresh_home, variables_for
 from tests.patience import patient, stubborn
-from ticketflow_orch import run_launcher
+from ticketflow_orch import run_launcher, run_workers
 from ticketflow_orch.cli.diagnosis import runs_without_worker
 from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.instance import end_runs_without_worker, running
 from ticketflow_orch.process_identity import Life, ProcessIdentity
 from ticketflow_orch.run_launcher import ProcessRunLauncher, WorkerOutOfSightError
-from ticketflow_orch.run_workers import WORKER_TAG, RunWorker, WorkerLogs
+from ticketflow_orch.run_workers import WORKER_TAG, HasWorkerError, RunWorker, WorkerLogs, is_held
 from ticketflow_orch.settings import read_settings
 
 ROOT = Path(__file__).parents[1]
@@ -183,6 +184,38 @@ def test_a_run_goes_on_in_a_process_of_its_own_and_its_death_is_noticed_within_o
     wait_for(lambda: not list(WorkerLogs.below(instance.root_directory)))
 
 
+def test_a_run_that_two_daemons_take_out_of_the_queue_is_executed_by_one_worker(
+    instance: DagsterInstance, launcher: ProcessRunLauncher
+) -> None:
+    run = launch(instance, patient)
+    first = worker_of(instance, run)
+    launcher.launch_run(LaunchRunContext(now(instance, run), None))
+    assert "has a worker already" in messages(instance, run)
+    assert worker_of(instance, run).process == first.process
+    wait_for_status(instance, run, STARTED)
+
+
+def test_of_many_who_start_the_worker_of_a_run_at_once_one_holds_its_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_workers, "_LONGEST_WAIT", 0.3)
+    logs = WorkerLogs(tmp_path / "workers")
+
+    def start(_: int) -> IO[bytes] | None:
+        try:
+            return logs.open_held("a-run")
+        except HasWorkerError:
+            return None
+
+    # In the second round they find the file of a worker that has ended.
+    for _ in range(2):
+        with ThreadPoolExecutor(8) as starters:
+            [held] = filter(None, starters.map(start, range(8)))
+        with held:
+            assert is_held(logs.of("a-run"))
+        assert [each.name for each in logs.folder.iterdir()] == ["a-run.log"]
+
+
 def test_a_run_that_is_terminated_ends_as_canceled_and_one_that_does_not_listen_is_killed(
     instance: DagsterInstance, launcher: ProcessRunLauncher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,7 +350,7 @@ def test_a_worker_of_another_container_with_the_same_home_is_judged_by_the_file_
         process = replace(here().process, namespace="pid:[1]")
         worker = RunWorker(run.run_id, process, str(log), log.stat().st_ino)
         assert (process.life, worker.life) == (Life.OUT_OF_SIGHT, Life.LIVES)
-        with pytest.raises(RuntimeError, match="has a worker already"):
+        with pytest.raises(HasWorkerError, match="has a worker already"):
             logs.open_held(run.run_id)
     assert worker.life == Life.GONE
     # A copy of the home is no proof of anything.

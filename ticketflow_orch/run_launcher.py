@@ -29,7 +29,7 @@ from dagster._grpc.types import ExecuteRunArgs
 from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
 from ticketflow_orch.process_identity import Life
-from ticketflow_orch.run_workers import LOG_VARIABLE, WORKER_TAG, RunWorker, WorkerLogs, is_held
+from ticketflow_orch.run_workers import LOG_VARIABLE, WORKER_TAG, HasWorkerError, RunWorker, WorkerLogs, is_held
 
 # Seconds. What a worker gets to end in order, once it was asked to or its run has ended without it.
 GRACE = 20.0
@@ -86,10 +86,10 @@ class ProcessRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
         return cls(inst_data)
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Start the process that executes a run.
+        """Start the process that executes a run; what two daemons took out of the queue is started once.
 
         Raises:
-            LaunchError: its Python is not on this host, or the run has a worker already.
+            LaunchError: its Python is not on this host.
         """
         run, origin = context.dagster_run, context.job_code_origin
         if origin is None:
@@ -115,7 +115,10 @@ class ProcessRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
                     # end the daemon with all that it started find it.
                     process_group=0,
                 )
-        except (OSError, RuntimeError) as error:
+        except HasWorkerError as living:
+            self._instance.report_engine_event(str(living), run, cls=type(self))
+            return
+        except OSError as error:
             raise LaunchError(f"The process for run {run.run_id} cannot be started: {error}") from error
         with self._lock:
             self._children.append(child)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -23,6 +24,10 @@ WORKER_TAG = "ticketflow/worker"
 LOG_VARIABLE = "_TICKETFLOW_WORKER_LOG"
 _SUFFIX = ".log"
 _LONGEST_WAIT = 2.0
+
+
+class HasWorkerError(Exception):
+    """A run is being executed already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,21 +103,16 @@ class WorkerLogs:
         """The file of a worker that is about to start, locked: the worker inherits the lock with the file.
 
         Raises:
-            RuntimeError: a worker of this run lives already.
+            HasWorkerError: a worker of this run lives already.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        log = self.of(run_id)
-        # Under its name only once it is locked: one that is not is that of a worker that has ended.
-        draft = log if log.exists() else log.with_suffix(f".{os.getpid()}")
-        held = draft.open("ab")
         deadline = time.monotonic() + _LONGEST_WAIT
-        while not _locks(held):
-            if time.monotonic() > deadline:
-                held.close()
-                raise RuntimeError(f"Run {run_id} has a worker already, which holds {log}.")
+        while time.monotonic() < deadline:
+            held = _created(self.of(run_id)) or _taken_over(self.of(run_id))
+            if held is not None:
+                return held
             time.sleep(0.05)
-        draft.replace(log)
-        return held
+        raise HasWorkerError(f"Run {run_id} has a worker already, which holds {self.of(run_id)}.")
 
     def __iter__(self) -> Iterator[tuple[str, Path]]:
         """Each run that has a file here, with the file."""
@@ -136,6 +136,34 @@ def is_held(log: Path) -> bool:
             return not _locks(probe, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
+
+
+def _created(log: Path) -> IO[bytes] | None:
+    """A new file under that name, locked; None where there is one. One that is not locked is a dead worker's."""
+    draft, name = tempfile.mkstemp(dir=log.parent, prefix=f"{log.stem}.")
+    held = os.fdopen(draft, "ab")
+    try:
+        _locks(held)
+        os.link(name, log)
+    except FileExistsError:
+        held.close()
+        return None
+    finally:
+        Path(name).unlink()
+    return held
+
+
+def _taken_over(log: Path) -> IO[bytes] | None:
+    """The file of a worker that has ended, locked; None where a worker lives, or it was deleted at that moment."""
+    try:
+        held = log.open("ab")
+    except FileNotFoundError:
+        return None
+    with suppress(FileNotFoundError):
+        if _locks(held) and os.path.samestat(os.fstat(held.fileno()), log.stat()):
+            return held
+    held.close()
+    return None
 
 
 def _locks(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> bool:
