@@ -26,7 +26,10 @@ _REPORTED = ("ASSET_OBSERVATION", "ASSET_CHECK_EVALUATION", "ASSET_MATERIALIZATI
 
 
 def delete_ended_runs(instance: dg.DagsterInstance, jobs: Sequence[str], before: datetime) -> int:
-    """Delete the runs of `jobs` that have ended and were created before, with their events and logs; how many."""
+    """Delete the runs of `jobs` that have ended and were created before; how many.
+
+    With their events, logs and checks, but for the last of each check: how it is found stays until it is judged again.
+    """
     deleted = 0
     for job in jobs:
         ended = dg.RunsFilter(job_name=job, statuses=ENDED, created_before=before)
@@ -34,6 +37,7 @@ def delete_ended_runs(instance: dg.DagsterInstance, jobs: Sequence[str], before:
             for run in runs:
                 instance.compute_log_manager.delete_logs(prefix=[run.run_id])
                 instance.delete_run(run.run_id)
+            _delete_checks_of(instance, [run.run_id for run in runs])
             deleted += len(runs)
     return deleted
 
@@ -78,6 +82,16 @@ def delete_evaluation_logs(instance: dg.DagsterInstance, names: Sequence[str], b
     return deleted
 
 
+def _delete_checks_of(instance: dg.DagsterInstance, run_ids: Sequence[str]) -> None:
+    """Delete what checks found in these runs, which Dagster leaves behind."""
+    storage = instance.event_log_storage
+    if isinstance(storage, SqlEventLogStorage):
+        checks = AssetCheckExecutionsTable.c
+        found = checks.run_id.in_(run_ids) & checks.id.not_in(_last_checks())
+        with storage.index_connection() as connection:
+            connection.execute(delete(AssetCheckExecutionsTable).where(found))
+
+
 def _evaluation_logs(manager: LocalComputeLogManager, names: Sequence[str]) -> Iterator[Path]:
     """Each evaluation's own: below the repository, which is a folder of every name, and its schedule or sensor."""
     base = Path(manager.get_captured_local_path(["any"], "err")).parent
@@ -114,8 +128,9 @@ def _old_events(before: datetime, latest: Sequence[int]) -> Select[tuple[int]]:
 
 
 def _last_checks() -> Select[tuple[int]]:
+    """The last of each check and status: the last row may say no more than that a run was to judge it."""
     checks = AssetCheckExecutionsTable.c
-    return select(func.max(checks.id)).group_by(checks.asset_key, checks.check_name)
+    return select(func.max(checks.id)).group_by(checks.asset_key, checks.check_name, checks.execution_status)
 
 
 def _old_checks(before: datetime) -> Select[tuple[int]]:

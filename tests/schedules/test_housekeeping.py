@@ -250,6 +250,26 @@ def test_what_sensors_reported_goes_but_for_the_last_of_each_and_what_is_about_a
     assert len(instance.event_log_storage.get_asset_check_execution_history(check, limit=10)) == 1
 
 
+def test_what_checks_found_goes_with_its_run_but_for_the_last_of_each(
+    instance: dg.DagsterInstance, storage: URL
+) -> None:
+    @dg.asset_check(asset="outbox")
+    def is_delivered() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=True)
+
+    job = dg.Definitions(
+        asset_checks=[is_delivered],
+        jobs=[dg.define_asset_job("audit_job", dg.AssetSelection.checks(is_delivered))],
+    ).resolve_job_def("audit_job")
+    for _ in range(3):
+        assert job.execute_in_process(instance=instance).success
+    age(storage, days=15)
+    check = dg.AssetCheckKey(dg.AssetKey("outbox"), "is_delivered")
+    [last, *_] = instance.event_log_storage.get_asset_check_execution_history(check, limit=10)
+    assert delete_ended_runs(instance, PRUNED_JOBS, NOW) == 3
+    assert instance.event_log_storage.get_asset_check_execution_history(check, limit=10) == [last]
+
+
 def test_what_sensors_reported_lately_stays(instance: dg.DagsterInstance, storage: URL) -> None:
     report(instance)
     report(instance)
