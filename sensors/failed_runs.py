@@ -13,6 +13,7 @@ import dagster as dg
 from dagster._core.storage.tags import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
+    AUTO_RETRY_RUN_ID_TAG,
     PARTITION_NAME_TAG,
     SCHEDULE_NAME_TAG,
     SENSOR_NAME_TAG,
@@ -30,6 +31,8 @@ from ticketflow_orch.months import Month, months_between
 KIND = "RunFailed"
 # A run of the past is found again when its record changes; the memory of alerts keeps it from being told twice.
 _OVERLAP = timedelta(minutes=5)
+# Shorter than the overlap, within which what was to be retried is looked at again.
+_RETRIED_WITHIN = timedelta(minutes=3)
 # What failed while nobody could look was told later; no run that failed outlives the daemon for longer.
 _TOLD_WITHIN = timedelta(days=7)
 _AT_ONCE = 200
@@ -104,8 +107,10 @@ def failures(instance: dg.DagsterInstance, since: datetime) -> Iterator[dg.RunRe
 
 
 def is_retried(failed: dg.RunRecord) -> bool:
-    """Whether another run is started for it anyway."""
-    return failed.dagster_run.tags.get(WILL_RETRY_TAG) == "true"
+    """Whether another run is started for it anyway: Dagster says so first, and at times has none to start."""
+    tags = failed.dagster_run.tags
+    waits = datetime.now(UTC) - failed.update_timestamp.astimezone(UTC) < _RETRIED_WITHIN
+    return tags.get(WILL_RETRY_TAG) == "true" and (AUTO_RETRY_RUN_ID_TAG in tags or waits)
 
 
 def standing_failures(instance: dg.DagsterInstance, since: datetime) -> Iterator[FailedRun]:
@@ -137,14 +142,24 @@ def made_up_for(instance: dg.DagsterInstance, open_: Sequence[Standing]) -> list
 def is_made_up_for(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:
     """Whether runs that were created later did the same work, for all of its partitions, and succeeded."""
     run = failed.dagster_run
-    succeeded = [dg.DagsterRunStatus.SUCCESS]
-    asked = [
-        dg.RunsFilter(job_name=name, statuses=succeeded, created_after=failed.create_timestamp)
-        for name in dict.fromkeys((run.job_name, _OF_THE_UI))
-    ]
-    later = [one for question in asked for one in instance.get_runs(question, limit=_AT_ONCE)]
-    did = [_partitions(one) for one in later if _works(one) & _works(run)]
-    return bool(did) and _partitions(run) <= frozenset[str]().union(*did)
+    did, left = False, _partitions(run)
+    for name in dict.fromkeys((run.job_name, _OF_THE_UI)):
+        for later in _succeeded(instance, name, failed.create_timestamp):
+            if _works(later) & _works(run):
+                did, left = True, left - _partitions(later)
+            if did and not left:
+                return True
+    return False
+
+
+def _succeeded(instance: dg.DagsterInstance, job: str, since: datetime) -> Iterator[dg.DagsterRun]:
+    """The runs of `job` that were created after `since` and succeeded, the last first; asked for by the page."""
+    succeeded = dg.RunsFilter(job_name=job, statuses=[dg.DagsterRunStatus.SUCCESS], created_after=since)
+    page = instance.get_runs(succeeded, limit=_AT_ONCE)
+    yield from page
+    while len(page) == _AT_ONCE:
+        page = instance.get_runs(succeeded, cursor=page[-1].run_id, limit=_AT_ONCE)
+        yield from page
 
 
 def described(instance: dg.DagsterInstance, failed: dg.RunRecord) -> FailedRun:

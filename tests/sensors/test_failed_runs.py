@@ -29,6 +29,7 @@ from ticketflow_orch.firings import window_tags
 from ticketflow_orch.unfinished import unfinished_windows
 
 AT = datetime(2026, 6, 2, 4, tzinfo=UTC)
+RETRIED = {"dagster/will_retry": "true", "dagster/auto_retry_run_id": "another"}
 RULE = "RAISE EXCEPTION E'replica identity missing\\nDETAIL: of buyer@example.com' USING ERRCODE = '55000'"
 
 
@@ -144,6 +145,18 @@ def test_a_failure_that_another_run_is_started_for_anyway_is_not_told(
     assert watch.look("failed_runs", AT).startswith("Alerted: RunFailed monthly_settlement ")
 
 
+def test_a_failure_that_nothing_was_started_for_after_all_is_told(
+    engine: Engine, instance: dg.DagsterInstance, watch: Watch
+) -> None:
+    a_while_ago = datetime.now(UTC) - timedelta(minutes=4)
+    run = failed_run(instance, "2026-03", **{"dagster/will_retry": "true"})
+    written(instance, run, a_while_ago)
+    written(instance, failed_run(instance, "2026-04", **RETRIED), a_while_ago)
+    assert [one.run_id for one in standing_failures(instance, a_while_ago - timedelta(hours=1))] == [run.run_id]
+    assert watch.look("failed_runs", AT).startswith("Alerted: RunFailed monthly_settlement ")
+    assert [said["partition"] for _, said in told(engine)] == ["2026-03"]
+
+
 def test_a_run_that_somebody_launched_is_told_for_their_information_and_is_no_line_of_health(
     engine: Engine, instance: dg.DagsterInstance, watch: Watch
 ) -> None:
@@ -208,6 +221,17 @@ def test_a_range_is_made_up_for_by_runs_of_all_of_its_months(instance: dg.Dagste
         assert standing() == 1
     ended(instance, "2026-02", dg.DagsterRunStatus.SUCCESS)
     assert standing() == 0
+
+
+def test_what_made_up_for_a_failure_is_found_behind_any_number_of_others(
+    instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules[standing_failures.__module__], "_AT_ONCE", 3)
+    failed_run(instance, "2026-03")
+    ended(instance, "2026-03", dg.DagsterRunStatus.SUCCESS)
+    for _ in range(7):
+        ended(instance, "2026-04", dg.DagsterRunStatus.SUCCESS)
+    assert list(standing_failures(instance, datetime.now(UTC) - timedelta(hours=1))) == []
 
 
 def failed_run(instance: dg.DagsterInstance, month: str, **options: Any) -> dg.DagsterRun:
