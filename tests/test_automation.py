@@ -79,8 +79,16 @@ def found(instance: dg.DagsterInstance, *, is_daemon_alive: bool = True) -> list
     return list(standing_still(instance, is_daemon_alive=is_daemon_alive, now=NOW))
 
 
-def test_where_nobody_has_evaluated_anything_yet_nothing_is_said(instance: dg.DagsterInstance) -> None:
-    assert found(instance) == []
+def test_where_nothing_was_ever_evaluated_it_is_the_code_server_once_the_daemon_has_worked_for_a_while(
+    instance: dg.DagsterInstance,
+) -> None:
+    def said(since: datetime | None, *, is_daemon_alive: bool = True) -> list[str]:
+        return list(standing_still(instance, is_daemon_alive=is_daemon_alive, daemon_since=since, now=NOW))
+
+    assert said(None) == said(NOW - timedelta(minutes=1)) == []
+    assert said(NOW - timedelta(minutes=10), is_daemon_alive=False) == []
+    [line] = said(NOW - timedelta(minutes=10))
+    assert line.startswith("code server: no schedule or sensor has ever been evaluated; its code server is away")
 
 
 def test_where_all_were_evaluated_in_time_nothing_is_said(instance: dg.DagsterInstance) -> None:

@@ -85,11 +85,15 @@ class _Watched:
 
 
 def standing_still(
-    instance: dg.DagsterInstance, *, is_daemon_alive: bool, now: datetime | None = None
+    instance: dg.DagsterInstance,
+    *,
+    is_daemon_alive: bool,
+    daemon_since: datetime | None = None,
+    now: datetime | None = None,
 ) -> Iterator[str]:
     """A line for each schedule and sensor that is switched off; and where the daemon lives, for those it fails with.
 
-    One line for all where the code server is what is missing.
+    One line for all where the code server is what is missing. `daemon_since`: when the daemon began, if that is known.
     """
     now = now or datetime.now(UTC)
     watched = list(_watched(instance))
@@ -99,6 +103,10 @@ def standing_still(
     if not is_daemon_alive:
         return
     on = [one for one in watched if not one.is_off]
+    if on and all(one.since is None for one in on):
+        if daemon_since is not None and now - daemon_since > _PATIENCE:
+            yield f"code server: no schedule or sensor has ever been evaluated; {_CODE_SERVER}."
+        return
     # What comes by the minute or more often: the rest is not due for hours.
     away = [one for one in on if one.is_unreachable or one.is_late(now)]
     if away and all(one in away for one in on if _is_frequent(one)):

@@ -360,6 +360,12 @@ def runs_without_worker(instance: DagsterInstance) -> Iterator[str]:
             )
 
 
+def daemon_since(instance: DagsterInstance) -> datetime | None:
+    """When the daemon that works now began, by the database's clock; None where none does."""
+    marks = _daemons(instance)
+    return datetime.fromtimestamp(min(mark.first for mark in marks), UTC) if marks else None
+
+
 def _daemons(instance: DagsterInstance) -> list[DaemonMark]:
     with cast("PostgresRunStorage", instance.run_storage).connect() as connection:
         return working_daemons(connection)

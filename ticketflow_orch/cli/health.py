@@ -198,7 +198,7 @@ def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
 def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine | None]) -> Iterator[str]:
     """What Dagster's storage tells; `ours` waits for our own database, and is None where that tells nothing."""
     from ticketflow_orch.cli.automation import standing_still
-    from ticketflow_orch.cli.diagnosis import State, daemon, paused_pools, runs_without_worker
+    from ticketflow_orch.cli.diagnosis import State, daemon, daemon_since, paused_pools, runs_without_worker
     from ticketflow_orch.databases import DAGSTERS, fault
     from ticketflow_orch.instance import dagster_home, home_is_current, storage_is_current, untouched
 
@@ -223,7 +223,8 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
             yield f"pools: paused by a limit of 0: {', '.join(paused)}; set it to 1 in the UI: Deployment, Concurrency."
         engine = ours()
         if engine is not None:
-            yield from standing_still(instance, is_daemon_alive=finding.state == State.OK)
+            alive = finding.state == State.OK
+            yield from standing_still(instance, is_daemon_alive=alive, daemon_since=daemon_since(instance))
             yield from _missed_windows(engine, instance, settings)
             yield from _failed_runs(engine, instance)
             yield from _red_checks(instance)
