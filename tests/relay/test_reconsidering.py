@@ -47,9 +47,17 @@ def test_what_was_kept_back_goes_once_its_reason_has_passed(engine: Engine) -> N
     assert reconsider(engine, free, NOW) == 0
 
 
-def test_a_relay_takes_up_what_nothing_keeps_back_any_more_before_it_delivers(engine: Engine) -> None:
+def test_deliveries_do_not_wait_for_what_is_kept_back_to_be_looked_at(engine: Engine) -> None:
     keep_back(engine, "a")
-    assert run(engine, delivery(Receiver()), kinds(lambda _: Rendered(b"x"))).delivered == 1
+    add(engine, "b")
+    asked: list[str] = []
+
+    def judge(name: str) -> Prepared:
+        asked.append(name)
+        return Rendered(b"x")
+
+    assert run(engine, delivery(Receiver()), kinds(judge)).delivered == 1
+    assert asked == ["b"]
 
 
 @pytest.mark.parametrize(("until", "now"), [(False, NOW), (True, LATER)])
@@ -86,6 +94,23 @@ def test_every_one_is_looked_at_however_many_there_are(engine: Engine, monkeypat
     with engine.connect() as connection:
         assert may_go(connection, last, NOW)
     assert reconsider(engine, last, NOW) == 1
+
+
+def test_where_too_many_are_kept_back_to_be_looked_at_in_a_tick_a_run_is_to_look(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reconsidering, "_CHUNK", 2)
+    monkeypatch.setattr(reconsidering, "_MOST", 4)
+    keep_back(engine, *"abcde")
+    asked: list[str] = []
+
+    def judge(name: str) -> Prepared:
+        asked.append(name)
+        return Suppressed("not now", LATER)
+
+    with engine.connect() as connection:
+        assert may_go(connection, kinds(judge), NOW)
+    assert asked == [*"abcd"]
 
 
 def test_a_payout_that_is_not_to_be_asked_for_is_never_taken_up(engine: Engine) -> None:

@@ -18,7 +18,6 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import OperationalError
 
 from ticketflow_orch import clock
 from ticketflow_orch.delivery.configuration import Delivery
@@ -31,7 +30,6 @@ from ticketflow_orch.relay.lanes import Lane
 from ticketflow_orch.relay.listening import Listener
 from ticketflow_orch.relay.looking import Round, is_due
 from ticketflow_orch.relay.pacing import Patience
-from ticketflow_orch.relay.reconsidering import reconsider
 from ticketflow_orch.relay.shift import Shift
 
 __all__ = [
@@ -114,7 +112,6 @@ def drain(
 ) -> Drained:
     """Deliver until nothing is due, or `budget` seconds are over, or `stop` is set.
 
-    First the business is asked again about what it kept back for a reason that may have passed.
     `in_flight` bounds the deliveries under way to each destination, in place of its own `concurrency`, `batch` the
     events claimed for it at once. What is claimed is begun within `patience` seconds or given back; its lease is that
     and what its route allows an attempt. Attempts that have begun come to their end, however long the route allows them
@@ -144,11 +141,6 @@ def drain(
         resident=resident,
         patience_with=patience_with or Patience(),
     )
-    try:
-        reconsider(engine, kinds, now())
-    except OperationalError:
-        # The database is away, which a drain that stays outlasts; the next one looks again.
-        _LOG.warning("What was kept back could not be looked at again.", exc_info=True)
     _work(shift)
     with engine.connect() as connection:
         left = connection.execute(_LEFT).scalar_one()

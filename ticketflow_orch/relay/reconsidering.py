@@ -22,6 +22,8 @@ from ticketflow_orch.delivery.preparing import EventKind, Preparer, Rendered
 
 _LOG = logging.getLogger(__name__)
 _CHUNK = 500
+# What a question may look at: it is asked at each tick of a schedule.
+_MOST = 5_000
 
 
 def reconsider(engine: Engine, kinds: Mapping[str, EventKind], now: datetime) -> int:
@@ -38,16 +40,16 @@ def reconsider(engine: Engine, kinds: Mapping[str, EventKind], now: datetime) ->
 
 
 def may_go(connection: Connection, kinds: Mapping[str, EventKind], now: datetime) -> bool:
-    """Whether `reconsider` would take up anything; writes nothing."""
-    after: int | None = 0
-    while after is not None:
+    """Whether `reconsider` would take up anything, or has too much to look at to tell; writes nothing."""
+    after = 0
+    for _ in range(_MOST // _CHUNK):
         rows = _looked_at(connection, now, after)
-        if not rows:
-            return False
         if any(True for _ in _free(connection, kinds, rows)):
             return True
-        after = rows[-1].id if len(rows) == _CHUNK else None
-    return False
+        if len(rows) < _CHUNK:
+            return False
+        after = rows[-1].id
+    return True
 
 
 def _looked_at(connection: Connection, now: datetime, after: int) -> Sequence[Row[Any]]:
