@@ -14,13 +14,15 @@ from tests.provider import Provider
 from tests.rows import add_organization
 from ticketflow_orch.delivery.configuration import Delivery, read_delivery
 from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.relay import Backoff, Drained, drain
+from ticketflow_orch.relay import Backoff, Drained, Patience, drain
 from ticketflow_orch.settings import read_settings
 
 SECRET = {"PAYMENT_SECRET": "whsec_" + base64.b64encode(bytes(range(32))).decode()}
 # Long enough for a provider on a busy machine, short enough to be waited for.
 DEADLINE = 0.5
 IMPATIENT = Backoff(base=timedelta(milliseconds=20), cap=timedelta(milliseconds=200))
+# A provider on a bad day fails often, and is back at once.
+BRIEF = Patience(first=timedelta(seconds=0.1), longest=timedelta(seconds=1))
 
 CONFIGURATION = """
 [destinations.alerts]
@@ -63,7 +65,9 @@ def pay(engine: Engine, to: Delivery, seconds: float = 120, patience: float = 1)
     """Relay until nothing is left to do with any payout, or `seconds` are over."""
     try:
         while True:
-            drained = drain(engine, to, KINDS, budget=seconds, patience=patience, backoff=IMPATIENT)
+            drained = drain(
+                engine, to, KINDS, budget=seconds, patience=patience, backoff=IMPATIENT, patience_with=BRIEF
+            )
             if not under_way(engine) or (seconds := seconds - drained.seconds) <= 0:
                 return drained
     finally:

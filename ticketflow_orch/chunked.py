@@ -22,6 +22,7 @@ from ticketflow_orch.counts import counted
 from ticketflow_orch.database import LOCK_NOT_AVAILABLE, is_row_fault, sqlstate, transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.retrying import retried
+from ticketflow_orch.text import without_addresses
 
 # As many bad rows are found one by one and named at most, where all are counted.
 NAMED = 100
@@ -69,6 +70,11 @@ class Taken:
 
     ids: Sequence[int]
     last: tuple[Any, ...] | None
+
+
+def as_array(ids: Sequence[int]) -> str:
+    """`ids` as Postgres writes an array: one string is bound and read in a fraction of the time of so many numbers."""
+    return "{" + ",".join(map(str, ids)) + "}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,12 +361,11 @@ def in_words(error: BaseException) -> str:
             words = _VALUE.sub("", words)
     else:
         words = str(error)
-    words = " ".join(_ADDRESS.sub("…@…", words).split()) or type(error).__name__
+    words = " ".join(without_addresses(words).split()) or type(error).__name__
     return words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON]}…"
 
 
 # In messages such as: invalid input syntax for type integer: "12x".
 _VALUE = re.compile(r""":? *("[^"]*"|'[^']*')""")
-_ADDRESS = re.compile(r"""[^\s<>"'(),;:]+@[^\s<>"'(),;:]+""")
 
 _SET_PATIENCE = text("SELECT set_config('lock_timeout', :patience, true)")

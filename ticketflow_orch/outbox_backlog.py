@@ -96,7 +96,11 @@ _BACKLOG = text(f"""
     SELECT clock_timestamp() AS at, due_since, number AS waiting, dead, in_doubt, held FROM oldest, waiting, aside
 """)
 
-_FAILING = text("SELECT name, failing_since, last_error FROM delivery_destination WHERE failing_since IS NOT NULL")
+# Where nothing waits at all, nothing will say that it arrives again.
+_FAILING = text("""
+    SELECT name, failing_since, last_error FROM delivery_destination
+    WHERE failing_since IS NOT NULL AND EXISTS (SELECT FROM outbox_event WHERE ended_at IS NULL)
+""")
 
 # Whatever else waits for those is not counted.
 _RETRIED = text(f"""

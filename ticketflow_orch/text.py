@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+# From the beginning of a word only: in long words without an address each letter would be tried as one.
+_ADDRESS = re.compile(r"""(?<![^\s<>"'(),;:])[^\s<>"'(),;:]+@[^\s<>"'(),;:]+""")
+
 
 def is_text(value: str) -> bool:
     """Whether no bytes of another encoding stand in it, which neither a database nor a page can show."""
@@ -10,3 +15,8 @@ def is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def without_addresses(words: str) -> str:
+    """`words` of somebody else, fit to be alerted and shown: whose addresses stand in them is nobody's business."""
+    return _ADDRESS.sub("…@…", words)

@@ -36,6 +36,7 @@ from tests.relay.world import (
 from tests.sessions import becomes
 from ticketflow_orch.delivery import Outcome
 from ticketflow_orch.delivery.configuration import Allowance, Delivery, Route
+from ticketflow_orch.outbox_backlog import read_backlog
 from ticketflow_orch.relay import Backoff, Patience, Round, is_due
 from ticketflow_orch.relay.conditions import Condition, conditions
 
@@ -163,11 +164,27 @@ def test_an_event_that_tries_a_destination_for_the_others_and_is_bad_itself_does
     change(engine, "0", "available_at = clock_timestamp()")
     add(engine, "good")
     receiver.answer = lambda message: DELIVERED if message.payload["name"] == "good" else UNKNOWN
-    for _ in range(2):
+    tried = 0
+    while states(engine)["good"] != "DELIVERED":
         wake(engine)
         run(engine, delivery(receiver), backoff=later, patience_with=LONG)
-    assert states(engine)["good"] == "DELIVERED"
+        tried += 1
+    assert tried <= 2
     assert not condition(engine).is_open
+
+
+def test_an_event_that_never_reaches_a_destination_that_others_reach_does_not_keep_it_closed(engine: Engine) -> None:
+    add(engine, "hangs up")
+    add_many(engine, 50, aggregates=50)
+    receiver = Receiver(lambda _: UNREACHED)
+    run(engine, delivery(receiver), patience_with=LONG)
+    assert condition(engine).is_open
+    receiver.answer = lambda message: UNREACHED if message.payload["name"] == "hangs up" else DELIVERED
+    # One in 51 is tried in vain.
+    for _ in range(10):
+        wake(engine)
+        run(engine, delivery(receiver), budget=BUDGET, patience_with=LONG)
+    assert Counter(states(engine).values()) == {"DELIVERED": 50, "PENDING": 1}
 
 
 def test_a_lost_event_tries_a_destination_that_fails_where_no_other_can(engine: Engine) -> None:
@@ -208,6 +225,21 @@ def test_a_destination_that_has_failed_for_long_is_told_of_once(engine: Engine) 
     for _ in range(2):
         run(engine, delivery(Receiver(lambda _: UNREACHED)), budget=1, patience_with=soon)
     assert alerts(engine) == ["DestinationFailing"]
+
+
+def test_a_destination_that_nothing_waits_for_any_more_fails_no_more(engine: Engine) -> None:
+    add(engine, "a")
+    run(engine, delivery(Receiver(lambda _: UNREACHED)), budget=1)
+    with engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO delivery_destination (name, failing_since) VALUES ('of another name', clock_timestamp())")
+        )
+        assert {name for name, *_ in read_backlog(connection).failing} == {"there", "of another name"}
+    change(engine, "a", "state = 'SUPPRESSED', available_at = NULL, ended_at = clock_timestamp()")
+    with engine.connect() as connection:
+        assert read_backlog(connection).failing == ()
+    run(engine, delivery(Receiver()))
+    assert [condition(engine, name) for name in ("there", "of another name")] == [Condition(), Condition()]
 
 
 # --- given up by age

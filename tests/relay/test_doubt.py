@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, create_engine, text
 
+from tests.alerted import told
 from tests.relay.world import (
     DELIVERED,
     GONE,
@@ -26,7 +27,7 @@ from tests.relay.world import (
     run,
     states,
 )
-from ticketflow_orch.delivery import Commit, FencedError, Message, Outcome
+from ticketflow_orch.delivery import Commit, FencedError, Message, Outcome, Verdict
 from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.relay import Backoff
 from ticketflow_orch.relay.claiming import Wanted, claim_oldest
@@ -225,6 +226,14 @@ def test_what_a_dead_event_does_to_its_aggregate_is_its_routes_to_say(
     receiver = Receiver(lambda message: REJECTED if message.payload["name"] == "first" else DELIVERED)
     run(engine, delivery(receiver, when_dead=when_dead))
     assert states(engine) == {"first": "DEAD", "second": second}
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REJECTED, Verdict.GONE], ids=lambda verdict: verdict.value)
+def test_what_is_alerted_repeats_no_address_that_a_receiver_named(engine: Engine, verdict: Verdict) -> None:
+    add(engine, "a")
+    run(engine, delivery(Receiver(lambda _: Outcome(verdict, "mx answered 550 5.1.1 <anna@example.com>: unknown."))))
+    [(_, said)] = told(engine)
+    assert (said.get("error") or said["reason"]) == "mx answered 550 5.1.1 <…@…>: unknown."
 
 
 def test_a_destination_that_is_gone_is_stopped_and_told_once_and_its_events_are_unharmed(engine: Engine) -> None:

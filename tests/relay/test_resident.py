@@ -12,10 +12,12 @@ from statistics import median
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.relay.world import DELIVERED, REFUSED, Receiver, add, delivery, run, states
+from tests.cuts import fail
+from tests.relay.world import DELIVERED, GONE, REFUSED, UNREACHED, Receiver, add, add_many, delivery, run, states
 from tests.sessions import becomes
 from ticketflow_orch.delivery import Message, Outcome
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox_desk import resume
 from ticketflow_orch.relay import Drained
 
 LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
@@ -84,6 +86,33 @@ def test_it_goes_on_and_listens_again_when_all_its_sessions_are_ended(engine: En
         assert becomes(lambda: count(engine, LISTENING) == 1)
         assert end().delivered >= 1
     assert sorted(set(receiver.names)) == ["after", "before"]
+
+
+def test_a_destination_that_was_gone_is_served_again_when_it_is_resumed(engine: Engine) -> None:
+    receiver = Receiver(lambda _: GONE)
+    with resident(engine, receiver):
+        add(engine, "a")
+        assert becomes(lambda: count(engine, "SELECT count(*) FROM delivery_stop") == 1)
+        receiver.answer = lambda _: DELIVERED
+        with engine.begin() as connection:
+            resume(connection, "DESTINATION", "there")
+        assert becomes(lambda: states(engine)["a"] == "DELIVERED")
+
+
+def test_what_could_not_be_written_down_of_a_destination_holds_nothing_back_for_ever(engine: Engine) -> None:
+    together = threading.Barrier(10)
+
+    def fails_with_all_others(_: Message) -> Outcome:
+        together.wait(30)
+        return UNREACHED
+
+    receiver = Receiver(fails_with_all_others)
+    add_many(engine, 10, aggregates=10)
+    fail(engine, "INSERT", "delivery_destination")
+    with resident(engine, receiver, in_flight=10):
+        assert becomes(lambda: len(receiver.sent) == 10)
+        receiver.answer = lambda _: DELIVERED
+        assert becomes(lambda: set(states(engine).values()) == {"DELIVERED"})
 
 
 def test_it_ends_in_order_when_it_is_told_to(engine: Engine) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, TextClause, text
 
 from ticketflow_orch.delivery import Message
 from ticketflow_orch.relay.looking import FULL, HEADS, IS_HEAD, IS_LOST, OLDEST, VISITED, Round
@@ -87,11 +87,15 @@ class Wanted:
 
 def claim_oldest(connection: Connection, wanted: Wanted, size: int, window: int) -> Look:
     """Claim up to `size` events among the oldest `window` that are due, shared out evenly among the types."""
-    window = math.ceil(window / len(wanted.types))
-    at = time.monotonic()
-    rows = connection.execute(_CLAIM_OLDEST, {**wanted.parameters, "size": size, "window": window}).all()
-    claimed = _claimed(rows, at, wanted)
-    return Look(claimed, _lost(rows[0], wanted), blocked=rows[0].full and len(claimed) < size)
+    return _claim_seen(connection, _CLAIM_OLDEST, wanted, size, window)
+
+
+def claim_any(connection: Connection, wanted: Wanted, window: int) -> Look:
+    """Claim one event, any among the oldest `window` that are due.
+
+    To try a destination that fails: by the oldest, what ails that one event would pass for the destination's for ever.
+    """
+    return _claim_seen(connection, _CLAIM_ANY, wanted, 1, window)
 
 
 def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Round) -> Look:
@@ -123,6 +127,14 @@ def give_back(connection: Connection, unsent: Sequence[Claimed]) -> None:
     """Let others have what was claimed and not begun. The attempts stay used as numbers, and do not count."""
     values = {"ids": [one.id for one in unsent], "attempts": [one.message.attempt for one in unsent]}
     connection.execute(_GIVE_BACK, values)
+
+
+def _claim_seen(connection: Connection, statement: TextClause, wanted: Wanted, size: int, window: int) -> Look:
+    window = math.ceil(window / len(wanted.types))
+    at = time.monotonic()
+    rows = connection.execute(statement, {**wanted.parameters, "size": size, "window": window}).all()
+    claimed = _claimed(rows, at, wanted)
+    return Look(claimed, _lost(rows[0], wanted), blocked=rows[0].full and len(claimed) < size)
 
 
 def _claimed(rows: Sequence[Sequence[Any]], at: float, wanted: Wanted) -> tuple[Claimed, ...]:
@@ -191,16 +203,21 @@ def _taking(source: str, doubt: str = "event.doubtful_since", also: str = "") ->
     """
 
 
-_CLAIM_OLDEST = text(f"""
-    WITH {OLDEST}, head AS MATERIALIZED (
-        SELECT id FROM seen WHERE state = 'PENDING' AND {IS_HEAD}
-    ), free AS MATERIALIZED (
-        SELECT event.id FROM head JOIN outbox_event AS event USING (id) WHERE {_LOCK}
-    ), taken AS ({_taking("free")})
-    SELECT taken.*, {FULL} AS full, lost.*
-    FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
-    LEFT JOIN taken ON true
-""")
+def _of_seen(order: str = "") -> TextClause:
+    return text(f"""
+        WITH {OLDEST}, head AS MATERIALIZED (
+            SELECT id FROM seen WHERE state = 'PENDING' AND {IS_HEAD} {order}
+        ), free AS MATERIALIZED (
+            SELECT event.id FROM head JOIN outbox_event AS event USING (id) WHERE {_LOCK}
+        ), taken AS ({_taking("free")})
+        SELECT taken.*, {FULL} AS full, lost.*
+        FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
+        LEFT JOIN taken ON true
+    """)
+
+
+_CLAIM_OLDEST = _of_seen()
+_CLAIM_ANY = _of_seen("ORDER BY random()")
 
 _CLAIM_SCATTERED = text(f"""
     WITH RECURSIVE {HEADS}, visited AS MATERIALIZED (

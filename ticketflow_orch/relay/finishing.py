@@ -23,6 +23,7 @@ from ticketflow_orch.database_faults import database_fault
 from ticketflow_orch.delivery import Outcome, Verdict
 from ticketflow_orch.delivery.preparing import EventKind, Fate, Recorded
 from ticketflow_orch.relay.claiming import Claimed
+from ticketflow_orch.text import without_addresses
 
 if TYPE_CHECKING:
     from ticketflow_orch.relay.pacing import Failing
@@ -129,10 +130,11 @@ class Finisher:
             self._stop(connection, destination, next(end for end in ends if end.gone == destination), now)
 
     def _stop(self, connection: Connection, destination: str, end: Ended, now: datetime) -> None:
-        values = {"name": destination, "reason": end.reason, "stopped_by": f"relay {self.owner}"}
+        reason = None if end.reason is None else without_addresses(end.reason)
+        values = {"name": destination, "reason": reason, "stopped_by": f"relay {self.owner}"}
         since = connection.execute(_STOP, values).scalar_one_or_none()
         if since is not None:
-            told = {"destination": destination, "reason": end.reason}
+            told = {"destination": destination, "reason": reason}
             key = f"{destination} {since.isoformat()}"
             alert_once(connection, Alert("DestinationGone", key, told, subject=destination), now)
 
@@ -171,7 +173,7 @@ def alert_of(end: Ended, now: datetime) -> Alert | None:
         "event_type": message.event_type,
         "aggregate": f"{message.aggregate_type} {message.aggregate_id}",
         "attempt": message.attempt,
-        "error": outcome.error if outcome else None,
+        "error": without_addresses(outcome.error) if outcome and outcome.error else None,
     }
     # After a restore attempts are counted anew, of an event that has the same id.
     key = f"{message.event_id} attempt {message.attempt} at {now.isoformat()}"

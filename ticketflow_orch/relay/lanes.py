@@ -97,6 +97,7 @@ class Lane:
 
     def _deliver(self) -> None:
         self._shift.works(self._destination)
+        self._pace.begin_anew()
         with (
             self._shift.autocommit() as connection,
             self._shift.autocommit() as second,
@@ -104,7 +105,7 @@ class Lane:
             ThreadPoolExecutor(self._most, thread_name_prefix=f"relay {self._destination}") as workers,
         ):
             try:
-                while not self._is_called_off():
+                while not self._shift.over_for(self._destination):
                     if self._shift.pause.is_set():
                         self._stand_aside(connection, second, writer)
                         continue
@@ -130,9 +131,6 @@ class Lane:
                 finally:
                     self._shift.leaves(self._destination)
                     self.quiet.set()
-
-    def _is_called_off(self) -> bool:
-        return self._shift.over_for(self._destination) or self._destination in self._shift.gone
 
     def _is_at_rest(self) -> bool:
         """Whether nothing is under way that could let another event go."""
@@ -219,7 +217,10 @@ class Lane:
         if not wanted.types:
             self._searched = True
             return Look()
-        look = claiming.claim_oldest(connection, wanted, size, min(self._window, 2 * size))
+        if self._trying:
+            look = claiming.claim_any(connection, wanted, self._shift.batch)
+        else:
+            look = claiming.claim_oldest(connection, wanted, size, min(self._window, 2 * size))
         if not look.blocked:
             self._window, self._searched = 2 * self._shift.batch, True
             return look
@@ -273,8 +274,8 @@ class Lane:
 
     def _send_in_turn(self, turn: float, claimed: Claimed) -> Result | None:
         while (wait := turn - time.monotonic()) > 0:
-            called_off = self._shift.stop.wait(min(wait, _REST)) or self._is_called_off()
-            if called_off or self._shift.pause.is_set() or self._pace.holds_back:
+            over = self._shift.stop.wait(min(wait, _REST)) or self._shift.over_for(self._destination)
+            if over or self._shift.pause.is_set() or self._shift.holds_back(self._destination):
                 return claimed
         return self._shift.send(claimed)
 

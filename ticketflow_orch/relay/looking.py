@@ -67,6 +67,12 @@ class Waiting:
         """How `destination` does."""
         return self.conditions.get(destination, WELL)
 
+    def idle(self, delivery: Delivery) -> tuple[str, ...]:
+        """The destinations that fail and that nothing waits for: it was ended by hand, or goes elsewhere by now."""
+        routes = [delivery.route(kind) for kind in self.types]
+        waited_for = {route.destination for first in routes for route in (first, first.otherwise) if route is not None}
+        return tuple(name for name, known in self.conditions.items() if known.is_failing and name not in waited_for)
+
     def is_stopped(self, event_type: str, destination: str) -> bool:
         """Whether nothing of `event_type`, or nothing to `destination`, is to be sent."""
         return event_type in self.stopped_types or destination in self.stopped_destinations

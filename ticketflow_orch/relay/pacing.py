@@ -22,6 +22,7 @@ from ticketflow_orch.delivery import Verdict
 from ticketflow_orch.delivery.configuration import Allowance
 from ticketflow_orch.relay.conditions import NEXT, OPEN, PROBED, RETURNING, SOON, WELL, Condition, still
 from ticketflow_orch.relay.finishing import Ended, storable
+from ticketflow_orch.text import without_addresses
 
 # So many failures in a row, without one that arrived, are the destination's and not some events'.
 FAILURES = 5
@@ -137,6 +138,13 @@ class Pace:
             if version == self._version:
                 self.condition = condition
 
+    def begin_anew(self) -> None:
+        """Go by what the database has: what was seen and could not be written down holds nothing back."""
+        with self._lock:
+            self._ill.clear()
+            self._unreached = 0
+            self._opens = self._held = self.probing = False
+
     def see(self, end: Ended) -> None:
         """Count how an attempt ended, right when it does: what comes next may have to wait for what is made of it."""
         if end.state == "DELIVERED" and self._is_untroubled():
@@ -235,6 +243,12 @@ class Pace:
         return Failing(self.name, row.failing_since, row.failing_for, row.last_error)
 
 
+def end_failures(connection: Connection, names: Sequence[str]) -> None:
+    """Let the destinations `names` fail no more: there is nothing by which they could show that they do not."""
+    if names:
+        connection.execute(_ARE_IDLE, {"names": list(names)})
+
+
 @dataclass(frozen=True, slots=True)
 class Failing:
     """A destination that fails: since when, for how many seconds, and what was said last."""
@@ -246,7 +260,7 @@ class Failing:
 
 
 def _error(end: Ended) -> str | None:
-    return None if end.reason is None else storable(end.reason)
+    return None if end.reason is None else storable(without_addresses(end.reason))
 
 
 def _telling(statement: str) -> TextClause:
@@ -297,11 +311,14 @@ _OPENED = _telling(
 """.format(open=still("known.open_until", OPEN))
 )
 
-_CLOSED = _telling("""
+_CLOSE = """
     UPDATE delivery_destination AS known
     SET failing_since = NULL, pauses = 0, open_until = NULL, probe_until = NULL, last_error = NULL
-    WHERE name = CAST(:name AS text)
-""")
+"""
+
+_CLOSED = _telling(f"{_CLOSE} WHERE name = CAST(:name AS text)")
+
+_ARE_IDLE = text(f"{_CLOSE} WHERE name = ANY (CAST(:names AS text[]))")
 
 # Each of those that were under way together says the same, and so does each relay. What it took before anything is
 # known of its rate says little.

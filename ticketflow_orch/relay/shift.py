@@ -18,15 +18,17 @@ from ticketflow_orch.relay import claiming, looking
 from ticketflow_orch.relay.claiming import Claimed, Lost, Wanted
 from ticketflow_orch.relay.finishing import Ended, Finisher, tell_of_destination
 from ticketflow_orch.relay.looking import Waiting
-from ticketflow_orch.relay.pacing import Pace, Patience
+from ticketflow_orch.relay.pacing import Pace, Patience, end_failures
 from ticketflow_orch.relay.preparing import prepare
 from ticketflow_orch.relay.sending import attempt, commit_of
 
 # In seconds: how long what is known of types, stops and destinations holds, how long lanes work at least between two
-# retries, for how long a database that is away is asked to take down what is known of attempts.
+# retries, for how long a database that is away is asked to take down what is known of attempts, and for how long by a
+# shift that was told to end.
 _KNOWN = 0.5
 _BETWEEN_RETRIES = 10.0
-_WRITING_DOWN = 60.0
+_WRITING_DOWN = 600.0
+_WRITING_DOWN_AT_THE_END = 60.0
 _LONGEST_WAIT = 5.0
 
 Result = Ended | Claimed
@@ -39,8 +41,9 @@ class Shift:
     `limits`: how many seconds an attempt at each destination may take at most; `leases`: how long a claim lasts, which
     may wait to be begun as well. `agreed`: raises where the shift may not go on. `pause`: the lanes are to begin
     nothing because lost events wait to be tried, which must happen while as little as can be is in flight. `gone`: the
-    destinations that said that they want nothing any more; `slow`: those at which a lost event has been tried for a
-    while. `resident`: what comes later is waited for. `ended`: grows whenever something has ended.
+    destinations that said that they want nothing any more, until their stop is known; `slow`: those at which a lost
+    event has been tried for a while. `resident`: what comes later is waited for. `ended`: grows whenever something has
+    ended.
     """
 
     engine: Engine
@@ -117,6 +120,8 @@ class Shift:
     def know(self, connection: Connection, *, anew: bool = False) -> Waiting:
         """What waits, what is stopped and how destinations do, as known for half a second at most, or `anew`.
 
+        A destination that fails and that nothing waits for fails no more.
+
         Raises:
             InputError: the shift may not go on.
         """
@@ -126,6 +131,7 @@ class Shift:
                     self.agreed(connection)
                 versions = {name: pace.version for name, pace in self.paces.items()}
                 self._waiting, self._known_at = looking.waiting(connection), time.monotonic()
+                end_failures(connection, self._waiting.idle(self.delivery))
                 for name, pace in self.paces.items():
                     pace.learn(self._waiting.condition(name), versions[name])
             return self._waiting
@@ -209,8 +215,7 @@ class Shift:
     def send(self, claimed: Claimed) -> Result | None:
         """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent any more."""
         event_type, destination = claimed.message.event_type, claimed.to
-        held_back = destination in self.gone or self.paces[destination].holds_back
-        stopped = held_back or self._waiting.is_stopped(event_type, destination)
+        stopped = self.holds_back(destination) or self._waiting.is_stopped(event_type, destination)
         if stopped or time.monotonic() - claimed.at >= self.patience:
             return claimed
         route = self.delivery.route_to(event_type, destination)
@@ -221,6 +226,10 @@ class Shift:
             if ended.gone is not None:
                 self.gone.add(ended.gone)
         return ended
+
+    def holds_back(self, destination: str) -> bool:
+        """Whether what is claimed for it is not to be sent now after all."""
+        return destination in self.gone or self.paces[destination].holds_back
 
     def end(self, connection: Connection, results: Sequence[Result | None]) -> None:
         """Write down what came of attempts, and count it.
@@ -238,13 +247,14 @@ class Shift:
             raise
 
     def _end_later(self, results: Sequence[Result | None]) -> None:
-        until, wait = time.monotonic() + _WRITING_DOWN, 0.1
+        began, wait = time.monotonic(), 0.1
         while True:
             try:
                 with self.autocommit() as fresh:
                     self._end(fresh, results)
             except SQLAlchemyError:
-                if time.monotonic() + wait >= until:
+                patience = _WRITING_DOWN_AT_THE_END if self.stop.is_set() else _WRITING_DOWN
+                if time.monotonic() + wait >= began + patience:
                     raise
                 time.sleep(wait)
                 wait = min(2 * wait, _LONGEST_WAIT)
@@ -258,6 +268,10 @@ class Shift:
             with self._lock:
                 self.tally += done
                 self.ended += 1
+            if gone := {end.gone for end in ended if end.gone is not None}:
+                # From now on its stop keeps it from being sent anything, until somebody ends that.
+                self.know(connection, anew=True)
+                self.gone -= gone
         unsent = [one for one in results if isinstance(one, Claimed)]
         if unsent:
             claiming.give_back(connection, unsent)
