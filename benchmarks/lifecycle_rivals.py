@@ -59,7 +59,7 @@ BARE = {
         )
         INSERT INTO outbox_event
             (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT outbox_event_id, 'reservation', public_ref, 'ReminderDue',
+        SELECT outbox_event_id, 'reminder', public_ref || ':24h:' || event_date, 'ReminderDue',
             jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', '24h', 'event_date', event_date,
                 'starts_at', starts_at),
             'ReminderDue:' || public_ref || ':24h:' || event_date, :now

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.bad_rows import TRIED_EVERY, any_to_try, is_left_out
 from ticketflow_orch.captures import KEPT_CAPTURE, kept
-from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted
+from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted, as_array
 from ticketflow_orch.outbox import derived_event_id
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.two_clocks import LARGEST_DIFFERENCE, judged_at
@@ -36,7 +36,7 @@ class LifecycleRules:
     closing_grace: timedelta = timedelta(0)
     expiry_delay: timedelta = timedelta(0)
     payment_grace: timedelta = timedelta(minutes=30)
-    chunk_size: int = 5000
+    chunk_size: int = 10_000
 
     @classmethod
     def configured(cls, settings: Settings, now: datetime, run_id: str = "") -> LifecycleRules:
@@ -127,12 +127,12 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
         return _taken(connection, wanted, _DUE_EVENTS, "event.ends_at", {"ended_before": ended_before})
 
     def close(connection: Connection, ids: Sequence[int], orphans: Sequence[int]) -> tuple[int, int]:
-        values = {"ids": list(ids), "orphans": list(orphans), "now": rules.now, "run_id": rules.run_id}
+        values = {"ids": as_array(ids), "orphans": as_array(orphans), "now": rules.now, "run_id": rules.run_id}
         row = connection.execute(_CLOSE, values).one()
         return row.closed, row.expired
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
-        return close(connection, ids, connection.execute(_LOCK_ORPHANS, {"ids": list(ids)}).scalars().all())
+        return close(connection, ids, connection.execute(_LOCK_ORPHANS, {"ids": as_array(ids)}).scalar_one() or ())
 
     def alone(connection: Connection, event: int) -> tuple[int, int]:
         return close(connection, [event], ())
@@ -163,7 +163,7 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
         return _taken(connection, wanted, _DUE_RESERVATIONS, "reservation.expires_at", rules.limits)
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
-        values = {"ids": list(ids), "now": rules.now, "run_id": rules.run_id, **rules.limits}
+        values = {"ids": as_array(ids), "now": rules.now, "run_id": rules.run_id, **rules.limits}
         row = connection.execute(_EXPIRE, values).one()
         return row.expired, row.stuck
 
@@ -211,15 +211,16 @@ def _taken(connection: Connection, wanted: Wanted, due: str, instant: str, limit
     values: dict[str, object] = {"size": wanted.size, **limits}
     if wanted.only is not None:
         which = "id = ANY (CAST(:only AS bigint[]))"
-        values["only"] = list(wanted.only)
+        values["only"] = as_array(wanted.only)
     else:
         from_at, from_id = wanted.after or _FIRST
         which = f"id <> ALL (CAST(:left_out AS bigint[])) AND ({instant}, id) > {_PLACE}"
         values |= {"left_out": list(wanted.left_out), "from_at": from_at, "from_id": from_id}
     locking = wanted.locking(instant.partition(".")[0])
-    query = text(f"{due} AND {which} ORDER BY {instant}, id LIMIT CAST(:size AS bigint) {locking}")
-    rows = connection.execute(query, values).all()
-    return Taken([row.id for row in rows], (rows[-1].at, rows[-1].id) if rows else None)
+    chunk = f"{due} AND {which} ORDER BY {instant}, id LIMIT CAST(:size AS bigint) {locking}"
+    query = text(f"SELECT array_agg(id) AS ids, CAST(max(at) AS text) AS at FROM ({chunk}) AS chunk")
+    row = connection.execute(query, values).one()
+    return Taken(row.ids, (row.at, row.ids[-1])) if row.ids else Taken((), None)
 
 
 def reservations_are_due(connection: Connection, rules: LifecycleRules) -> bool:
@@ -255,17 +256,19 @@ _RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id
 _PLACE = "(CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))"
 
 _DUE_EVENTS = """
-    SELECT id, CAST(ends_at AS text) AS at FROM event
+    SELECT id, ends_at AS at FROM event
     WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
 """
 
 # Without SKIP LOCKED a payment under way could hold up the closing; what is skipped is left to the expiry.
 _LOCK_ORPHANS = text("""
-    SELECT id FROM reservation
-    WHERE event_id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL
-        AND stuck_reported_at IS NULL
-    ORDER BY id
-    FOR UPDATE SKIP LOCKED
+    SELECT array_agg(id) FROM (
+        SELECT id FROM reservation
+        WHERE event_id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL
+            AND stuck_reported_at IS NULL
+        ORDER BY id
+        FOR UPDATE SKIP LOCKED
+    ) AS orphan
 """)
 
 _UNPAID = f"NOT EXISTS (SELECT {KEPT_CAPTURE})"
@@ -295,7 +298,7 @@ _CLOSE = text(f"""
             UNION ALL
             {_TELL_EXPIRED}
         ) AS news
-        ON CONFLICT DO NOTHING
+        ON CONFLICT (dedupe_key) DO NOTHING
     )
     SELECT (SELECT count(*) FROM closed) AS closed, (SELECT count(*) FROM expired) AS expired
 """)
@@ -337,7 +340,7 @@ _NO_PAYMENT_IS_OPEN = """
 """
 
 # Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
-_DUE_RESERVATIONS = f"SELECT id, CAST(expires_at AS text) AS at FROM reservation WHERE {_IS_OVERDUE}"
+_DUE_RESERVATIONS = f"SELECT id, expires_at AS at FROM reservation WHERE {_IS_OVERDUE}"
 
 # Few are left over, and those are looked at once more; without this all would be.
 _EXPIRE = text(f"""
@@ -365,7 +368,7 @@ _EXPIRE = text(f"""
                     coalesce(payment_started_at, expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
             FROM stuck
         ) AS news
-        ON CONFLICT DO NOTHING
+        ON CONFLICT (dedupe_key) DO NOTHING
     )
     SELECT (SELECT count(*) FROM expired) AS expired, (SELECT count(*) FROM stuck) AS stuck
 """)

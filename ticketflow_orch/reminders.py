@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, TextClause, text
 
 from ticketflow_orch import bad_rows
 from ticketflow_orch.bad_rows import TRIED_EVERY, any_to_try, is_left_out
-from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted
+from ticketflow_orch.chunked import BadRow, ChunkedWork, Taken, Wanted, as_array
 from ticketflow_orch.database import transaction
 from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
 from ticketflow_orch.outbox import derived_event_id
@@ -34,7 +34,7 @@ class ReminderRules:
     kinds: Mapping[str, timedelta]
     quiet: timedelta = timedelta(hours=2)
     mail_from: datetime | None = None
-    chunk_size: int = 5000
+    chunk_size: int = 10_000
     # How far back a start is still looked at, to show reminders that were missed.
     missed_horizon: timedelta = timedelta(days=2)
 
@@ -42,6 +42,16 @@ class ReminderRules:
     def configured(cls, settings: Settings, now: datetime) -> ReminderRules:
         """The rules that `settings` make, at the instant `now`."""
         return cls(now, settings.reminder_kinds, settings.reminder_quiet, settings.mail_from)
+
+    @property
+    def parameters(self) -> dict[str, object]:
+        """What every question about reminders binds."""
+        return {
+            "now": self.now,
+            "quiet": self.quiet,
+            "quiet_since": self.now - self.quiet,
+            "within_a_day": self.now + timedelta(days=1),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,9 +182,7 @@ def _undecided(connection: Connection, rules: ReminderRules, leads: Leads, quest
     values = {
         "kind": leads.kind,
         "scope": _scope(leads.kind),
-        "now": rules.now,
-        "quiet": rules.quiet,
-        "quiet_since": rules.now - rules.quiet,
+        **rules.parameters,
         "any_left_out": not known_zones().issuperset(timezones),
         **leads.parameters(rules.mail_from),
         **_local_days(rules, leads.lead, timezones),
@@ -231,26 +239,23 @@ class _KindOfReminder:
         """The next reservations of events that start within the lead, or have started lately."""
         span = _span(self.rules, self.leads.lead)
         if wanted.only is not None:
-            rows = connection.execute(_THESE_RESERVATIONS, span | {"only": list(wanted.only)}).all()
+            row = connection.execute(_THESE_RESERVATIONS, span | {"only": as_array(wanted.only)}).one()
         else:
             place = wanted.after or (span["from_start"], _LARGEST_ID, 0)
             behind = dict(zip(("from_start", "from_event", "from_reservation"), place, strict=True))
             values = {"size": wanted.size, "left_out": list(wanted.left_out)}
-            rows = connection.execute(_RESERVATIONS, span | values | behind).all()
-        last = (rows[-1].starts_at, rows[-1].event_id, rows[-1].id) if rows else None
-        return Taken([row.id for row in rows], last)
+            row = connection.execute(_RESERVATIONS, span | values | behind).one()
+        return Taken(row.ids, (row.starts_at, row.event_id, row.ids[-1])) if row.ids else Taken((), None)
 
     def apply(self, connection: Connection, ids: Sequence[int]) -> dict[str, int]:
         """Write the reminders of these reservations and queue those that are to be sent."""
         rows = connection.execute(
             _remind(self.leads.due_at),
             {
-                "ids": list(ids),
+                "ids": as_array(ids),
                 "kind": self.leads.kind,
                 "nearer": list(self.nearer),
-                "now": self.rules.now,
-                "quiet": self.rules.quiet,
-                "quiet_since": self.rules.now - self.rules.quiet,
+                **self.rules.parameters,
                 **self.leads.parameters(self.rules.mail_from),
                 **_local_days(self.rules, self.leads.lead, self.timezones),
             },
@@ -279,6 +284,15 @@ _TOLD = text("""
     UPDATE reminder SET told_starts_at = told.starts_at, told_venue = told.venue FROM told WHERE reminder.id = told.id
 """)
 
+
+def _taken(rows: str) -> str:
+    """All ids of `rows` in one array, and where the last of them stands."""
+    return f"""
+        SELECT array_agg(id) AS ids, max(starts_at) AS starts_at, (array_agg(event_id))[count(*)] AS event_id
+        FROM ({rows}) AS taken
+    """
+
+
 _RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
 
 # What was left out for the sake of a kind that is not there any more.
@@ -288,7 +302,8 @@ _END_OF_KINDS = text(f"""
 """)
 
 # Event by event, and of a large one the reservations behind the last that were taken: neither is read twice.
-_RESERVATIONS = text("""
+_RESERVATIONS = text(
+    _taken("""
     SELECT coming.starts_at, coming.id AS event_id, held.id
     FROM (
         SELECT id, starts_at,
@@ -306,8 +321,10 @@ _RESERVATIONS = text("""
     ) AS held
     ORDER BY coming.starts_at, coming.id, held.id LIMIT CAST(:size AS bigint)
 """)
+)
 
-_THESE_RESERVATIONS = text("""
+_THESE_RESERVATIONS = text(
+    _taken("""
     SELECT starts_at, event_id, reservation.id
     FROM reservation JOIN event ON event.id = event_id
     WHERE reservation.id = ANY (CAST(:only AS bigint[])) AND reservation.status = 'CONFIRMED'
@@ -315,6 +332,7 @@ _THESE_RESERVATIONS = text("""
         AND starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)
     ORDER BY starts_at, event_id, reservation.id
 """)
+)
 
 _EVENTS_IN_ZONES = text("""
     SELECT id, external_ref, timezone FROM event
@@ -335,20 +353,18 @@ _LOCAL_DAY = """
 # A ticket that is to be bought in days is a mistake of who wrote it, and would keep its buyer unreminded until the
 # start; within a day it may be the hour of another zone, and comes.
 _BOUGHT = """
-    CASE WHEN coalesce(confirmed_at, created_at) <= CAST(:now AS timestamptz) + interval '1 day'
+    CASE WHEN coalesce(confirmed_at, created_at) <= CAST(:within_a_day AS timestamptz)
         THEN coalesce(confirmed_at, created_at) ELSE '-infinity' END
 """
 
-# Reservations whose reminder can be decided at :now, of the events that the caller's WHERE adds. `due_at` stands for
-# the SQL of when it is due.
-_DECIDABLE = f"""
+# Events whose reminders may have to be decided at :now. `due_at` stands for the SQL of when they are due.
+_COMING = """
     FROM event
-    CROSS JOIN LATERAL (SELECT {{due_at}} AS due_at) AS due
+    CROSS JOIN LATERAL (SELECT {due_at} AS due_at) AS due
     JOIN local_day ON local_day.timezone = event.timezone AND starts_at >= begins AND starts_at < local_day.ends
-    JOIN reservation ON event_id = event.id AND reservation.status = 'CONFIRMED'
-    WHERE (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= CAST(:now AS timestamptz))
-        AND ({_BOUGHT} <= CAST(:quiet_since AS timestamptz)
-            OR starts_at <= CAST(:now AS timestamptz))
+"""
+_MAY_BE_DUE = """
+    (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= CAST(:now AS timestamptz))
         AND (due_at IS NULL OR due_at <= CAST(:now AS timestamptz) OR starts_at <= CAST(:now AS timestamptz))
 """
 
@@ -359,7 +375,10 @@ _TIMEZONES_WITHIN = text(
 )
 
 _UNDECIDED = f"""
-    {_DECIDABLE} AND event.status IN ('OPEN', 'CLOSED') AND {_WITHIN}
+    {_COMING} JOIN reservation ON event_id = event.id AND reservation.status = 'CONFIRMED'
+    WHERE {_MAY_BE_DUE}
+    AND ({_BOUGHT} <= CAST(:quiet_since AS timestamptz) OR starts_at <= CAST(:now AS timestamptz))
+    AND event.status IN ('OPEN', 'CLOSED') AND {_WITHIN}
     AND NOT EXISTS (
         SELECT FROM reminder
         WHERE reservation_id = reservation.id AND kind = CAST(:kind AS text)
@@ -398,7 +417,7 @@ def _undecided_count(due_at: str) -> TextClause:
 
 
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.
-_AGGREGATE = "public_ref || ':' || CAST(:kind AS text) || ':' || to_char(event_date, 'YYYY-MM-DD')"
+_AGGREGATE = "public_ref || ':' || CAST(:kind AS text) || ':' || event_date"
 
 _KEY = f"'ReminderDue:' || {_AGGREGATE}"
 # Of the mail that tells of the `number`th change to who was reminded.
@@ -409,21 +428,28 @@ CHANGE_KEY = """
 
 # One row per reservation whose reminder is to be decided; the unique key makes the decision once. Whom the quiet keeps
 # silent until the start nobody could have reminded in time, so that is no reminder missed. What was written is joined
-# to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row.
+# to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row. The
+# events of what is chosen are looked up one by one: joined, all events of the next day would be read for each chunk.
 _REMIND = f"""
-    WITH {_LOCAL_DAY}, decided AS (
-        SELECT reservation.id, reservation.public_ref, event.public_id, starts_at, local_day.event_date,
+    WITH {_LOCAL_DAY}, chosen AS MATERIALIZED (
+        SELECT reservation.id, public_ref, {_BOUGHT} AS bought, coming.*
+        FROM reservation CROSS JOIN LATERAL (
+            SELECT public_id, starts_at, event_date, due_at, starts_at - CAST(:quiet AS interval) AS quiet_from
+            {_COMING} WHERE event.id = event_id AND {_MAY_BE_DUE} OFFSET 0
+        ) AS coming
+        WHERE reservation.id = ANY (CAST(:ids AS bigint[])) AND reservation.status = 'CONFIRMED'
+    ), decided AS (
+        SELECT id, public_ref, public_id, starts_at, event_date,
             CASE
-                WHEN due_at IS NULL OR {_BOUGHT} > due_at
-                    OR {_BOUGHT} >= starts_at - CAST(:quiet AS interval) THEN 'SKIPPED'
+                WHEN due_at IS NULL OR bought > due_at OR bought >= quiet_from THEN 'SKIPPED'
                 WHEN starts_at <= CAST(:now AS timestamptz) THEN 'MISSED'
                 WHEN cardinality(CAST(:nearer AS text[])) > 0 AND EXISTS (
                     SELECT FROM reminder AS nearer
-                    WHERE reservation_id = reservation.id AND nearer.kind = ANY (CAST(:nearer AS text[]))
-                        AND nearer.event_date = local_day.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
+                    WHERE reservation_id = chosen.id AND nearer.kind = ANY (CAST(:nearer AS text[]))
+                        AND nearer.event_date = chosen.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
                 ELSE 'QUEUED'
             END AS state
-        {_DECIDABLE} AND reservation.id = ANY (CAST(:ids AS bigint[]))
+        FROM chosen WHERE bought <= CAST(:quiet_since AS timestamptz) OR starts_at <= CAST(:now AS timestamptz)
     ), reminded AS (
         INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
         SELECT id, CAST(:kind AS text), event_date, state,
