@@ -63,9 +63,9 @@ inventory: $(INSTALLED) ## write docs/schedules.md, docs/audit.md and the catalo
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
 
-chaos: $(INSTALLED) ## settle, close, pay and deliver under many more kills, random movements and histories than the tests do (ARGS=…)
+chaos: $(INSTALLED) ## settle, close, pay and deliver under many more kills, outages, random movements and histories than the tests do (ARGS=…)
 	CHAOS_ROUNDS=20 CHAOS_KILLS=50 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 LIVENESS_HISTORIES=300 LIVENESS_STEPS=40 CLOCK_STEPS=8 CHAOS_MOVEMENTS=10000 CHAOS_EVENTS=10000 LIMITED_EVENTS=100000 \
-		CHAOS_SECONDS=60 DAEMON_MINUTES=5 $(BIN)/python -m pytest --timeout=3600 tests/chaos \
+		CHAOS_SECONDS=60 DAEMON_MINUTES=5 OUTAGES=all $(BIN)/python -m pytest --timeout=3600 tests/chaos \
 		tests/test_settlement_late_movements.py tests/test_settlement_amounts.py tests/test_books_properties.py \
 		tests/test_clocks.py tests/test_history_is_never_paid.py tests/end_to_end/test_daemons.py $(ARGS)
 

@@ -22,6 +22,7 @@ import typer.testing
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
+from tests.chaos.small_disk import can_mount
 from tests.end_to_end.browser import installed
 from tests.provider import Provider
 from tests.silence import can_cut
@@ -64,6 +65,7 @@ def pytest_report_header() -> str:
         "LibreOffice": shutil.which("soffice") is None,
         "DuckDB": find_spec("duckdb") is None,
         "leave to drop packets": not can_cut(),
+        "leave to mount a disk": not can_mount(),
     }
     here = f"servers under test: {', '.join(SERVERS)}; CHAOS_SEED={os.environ['CHAOS_SEED']}"
     return here + "".join(f"; no {name} here" for name in absent if absent[name])

@@ -33,6 +33,7 @@ MODES = {
     "drop at dot": Behaviour(ending="drop"),
     "silence": Behaviour(stores=True, ending="silence"),
     "dribble": Behaviour(stores=True, ending="dribble"),
+    "no greeting": Behaviour("MAIL", ending="silence"),
     "garbage": Behaviour(answer="what was that?", stores=True),
     "endless reply": Behaviour(answer="250-more\r\n" * 5000 + "250 at last", stores=True),
     "refused at dot": Behaviour(answer="451 4.3.0 try again"),
