@@ -222,7 +222,7 @@ def _at_work(home: Path, outside: Path) -> Iterator[Scene]:
                 home,
                 TICKETFLOW_FIRST_MONTH=str(months[0]),
                 TICKETFLOW_PAYOUTS_FROM=str(months[0]),
-                TICKETFLOW_PAYOUT_REVIEW_FACTOR="10",
+                TICKETFLOW_PAYOUT_REVIEW_FACTOR="1000",
                 TICKETFLOW_DELIVERY=str(file),
                 TICKETFLOW_OUTBOX_LATE=str(int(LATE)),
                 **SECRET,
