@@ -32,7 +32,8 @@ class Wire:
         """Drop every packet of clients from now on, unacknowledged, their keepalives included, and send none."""
         self._whole.clear()
         for near in self._near:
-            _drop_packets(near)
+            if near.fileno() >= 0:
+                _drop_packets(near)
 
     def restore(self) -> None:
         """Let new connections through. Those that were cut stay so, and their clients do not hear of it."""
