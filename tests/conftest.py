@@ -39,7 +39,7 @@ SERVERS = {"postgres18": None} | ({"postgres15": DEBIAN_15} if DEBIAN_15.is_dir(
 # Sets a server's clock wrong; in the folder of the machine's architecture.
 FAKETIME = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"))), None)
 TEMPLATE = "template_ticketflow"
-LONGEST = "test_guide"
+LONGEST = ("test_guide", "test_outages")
 MEMORY = Path("/dev/shm")
 
 # The suite depends on no variable of whoever runs it, and on no demo in the folder where it runs: this one is empty.
@@ -96,7 +96,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    offices = sorted((path for path in files if "end_to_end" in path.parts), key=lambda path: path.stem != LONGEST)
+    offices = sorted(
+        (path for path in files if "end_to_end" in path.parts or path.stem in LONGEST),
+        key=lambda path: path.stem not in LONGEST,
+    )
     others = [path for path in files if path not in offices]
     distance = len(others) * 2 // 3 // max(len(offices), 1)
     for number, office in enumerate(offices):
