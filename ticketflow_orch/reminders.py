@@ -285,12 +285,12 @@ _TOLD = text("""
 """)
 
 
-def _taken(rows: str) -> str:
+def _taken(rows: str) -> TextClause:
     """All ids of `rows` in one array, and where the last of them stands."""
-    return f"""
+    return text(f"""
         SELECT array_agg(id) AS ids, max(starts_at) AS starts_at, (array_agg(event_id))[count(*)] AS event_id
         FROM ({rows}) AS taken
-    """
+    """)
 
 
 _RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
@@ -302,8 +302,7 @@ _END_OF_KINDS = text(f"""
 """)
 
 # Event by event, and of a large one the reservations behind the last that were taken: neither is read twice.
-_RESERVATIONS = text(
-    _taken("""
+_RESERVATIONS = _taken("""
     SELECT coming.starts_at, coming.id AS event_id, held.id
     FROM (
         SELECT id, starts_at,
@@ -321,10 +320,8 @@ _RESERVATIONS = text(
     ) AS held
     ORDER BY coming.starts_at, coming.id, held.id LIMIT CAST(:size AS bigint)
 """)
-)
 
-_THESE_RESERVATIONS = text(
-    _taken("""
+_THESE_RESERVATIONS = _taken("""
     SELECT starts_at, event_id, reservation.id
     FROM reservation JOIN event ON event.id = event_id
     WHERE reservation.id = ANY (CAST(:only AS bigint[])) AND reservation.status = 'CONFIRMED'
@@ -332,7 +329,6 @@ _THESE_RESERVATIONS = text(
         AND starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)
     ORDER BY starts_at, event_id, reservation.id
 """)
-)
 
 _EVENTS_IN_ZONES = text("""
     SELECT id, external_ref, timezone FROM event
@@ -417,7 +413,7 @@ def _undecided_count(due_at: str) -> TextClause:
 
 
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.
-_AGGREGATE = "public_ref || ':' || CAST(:kind AS text) || ':' || event_date"
+_AGGREGATE = "public_ref || ':' || CAST(:kind AS text) || ':' || to_char(event_date, 'YYYY-MM-DD')"
 
 _KEY = f"'ReminderDue:' || {_AGGREGATE}"
 # Of the mail that tells of the `number`th change to who was reminded.

@@ -11,8 +11,8 @@ from uuid import UUID, uuid4
 import pytest
 from sqlalchemy import Engine, text
 
+from tests.mails.evenings import EVE, HOUR, add_evening, enable, reminded
 from tests.mails.relayed import Mailbox, relay, window
-from tests.mails.test_what_goes_out_is_true import EVE, HOUR, add_evening, enable, reminded
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.mail_suppression import Reason, clear, list_suppressed, objection, suppress
 from ticketflow_orch.mails.bounces import Read, read_mailbox, read_told, take_in

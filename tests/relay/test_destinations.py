@@ -180,7 +180,7 @@ def test_an_event_that_never_reaches_a_destination_that_others_reach_does_not_ke
     run(engine, delivery(receiver), patience_with=LONG)
     assert condition(engine).is_open
     receiver.answer = lambda message: UNREACHED if message.payload["name"] == "hangs up" else DELIVERED
-    # One in 51 is tried in vain.
+    # One try in 51 meets the event that never gets there.
     for _ in range(10):
         wake(engine)
         run(engine, delivery(receiver), budget=BUDGET, patience_with=LONG)
