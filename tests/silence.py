@@ -64,8 +64,16 @@ class Wire:
                     near.close()
                     far.close()
                     continue
-                for source, target in ((near, far), (far, near)):
-                    threading.Thread(target=_forward, args=(source, target, self._whole), daemon=True).start()
+                threading.Thread(target=_connect, args=(near, far, self._whole), daemon=True).start()
+
+
+def _connect(near: socket.socket, far: socket.socket, whole: threading.Event) -> None:
+    """Forward both ways until both have ended, and give both ends back: an outage takes hundreds of connections."""
+    back = threading.Thread(target=_forward, args=(far, near, whole), daemon=True)
+    with near, far:
+        back.start()
+        _forward(near, far, whole)
+        back.join()
 
 
 def _forward(source: socket.socket, target: socket.socket, whole: threading.Event) -> None:

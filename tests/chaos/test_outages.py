@@ -71,7 +71,15 @@ class Scene:
         said = self.host.run("health").stdout.splitlines()
         return [line for line in said if line != "ok" and not re.match(r"\d{4}-\d\d ", line)]
 
-    def story(self) -> str:
+    def wait_for(self, condition: Callable[[], bool], what: str, patience: float = WITHIN) -> None:
+        """Wait, for at most so many seconds; what does not come is told with the story of the last runs."""
+        try:
+            self.office.wait_for(condition, what, patience)
+        except AssertionError as error:
+            error.add_note(self._story())
+            raise
+
+    def _story(self) -> str:
         """What health says, and what the last runs did last."""
         lines = [f"health: {line}" for line in self.faults()]
         for run in self.office.runs()[:12]:
@@ -232,7 +240,7 @@ def _at_work(home: Path, outside: Path) -> Iterator[Scene]:
                 # The demo's events are long over; and nobody is reminded who was due before the first look.
                 for job in ("close_events_job", "send_reminders_job"):
                     office.wait_for_run(office.launch(job))
-                office.wait_for(lambda: scene.faults() == [], "a host in order")
+                scene.wait_for(lambda: scene.faults() == [], "a host in order")
                 yield scene
         finally:
             provider.kill()
@@ -248,13 +256,13 @@ def test_everything_comes_back_by_itself_and_every_effect_is_there_once(scene: S
     time.sleep(SOON)
     request_chain(scene.office, [month])
     scene.office.launch("send_reminders_job")
-    scene.office.wait_for(lambda: in_ledger(scene.office.engine, month), "the first entries")
+    scene.wait_for(lambda: in_ledger(scene.office.engine, month), "the first entries")
 
     if not outage.first:
         outage.begin(scene)
     began = time.monotonic()
     if OUTAGES and outage.named:
-        scene.office.wait_for(lambda: is_named(scene, str(outage.named)), "health to name it", outage.lasts)
+        scene.wait_for(lambda: is_named(scene, str(outage.named)), "health to name it", outage.lasts)
     time.sleep(max(0, (outage.lasts if OUTAGES else SHORT) - (time.monotonic() - began)))
     outage.end(scene)
     ended = time.monotonic()
@@ -264,14 +272,10 @@ def test_everything_comes_back_by_itself_and_every_effect_is_there_once(scene: S
         "the reservations to expire": lambda: expired(scene.office.engine, references) == len(references),
         "health to name nothing any more": lambda: scene.faults() == [],
     }.items():
-        try:
-            scene.office.wait_for(condition, what, WITHIN - (time.monotonic() - ended))
-        except AssertionError as error:
-            error.add_note(scene.story())
-            raise
+        scene.wait_for(condition, what, WITHIN - (time.monotonic() - ended))
     scene.office.launch("send_reminders_job")
-    scene.office.wait_for(lambda: set(holders) <= mailed(scene).keys(), "the reminders")
-    scene.office.wait_for(lambda: set(references) <= announced(scene.host.home).keys(), "the news of what expired")
+    scene.wait_for(lambda: set(holders) <= mailed(scene).keys(), "the reminders")
+    scene.wait_for(lambda: set(references) <= announced(scene.host.home).keys(), "the news of what expired")
     assert {mailed(scene)[holder] for holder in holders} == {1}
     assert scene.provider.paid == confirmed(scene.office.engine)
     assert {announced(scene.host.home)[reference] for reference in references} == {1}
