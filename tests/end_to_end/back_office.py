@@ -215,12 +215,14 @@ class BackOffice:
     def wait_for(self, look: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
         """What `look` returns once it is something; fails after `patience` seconds, with what the processes said."""
         deadline = time.monotonic() + patience
-        while not (seen := look()):
+        while True:
+            began = time.monotonic()
+            if seen := look():
+                return seen
             assert self.process.poll() is None, f"`ticketflow ui` has ended:\n{self.last_words()}"
-            assert time.monotonic() < deadline, f"waited {patience:g} s for {what} in vain:\n{self.last_words()}"
-            # A look is a query of the web server, which works beside what is waited for.
-            time.sleep(0.5)
-        return seen
+            assert began < deadline, f"waited {patience:g} s for {what}, which did not come:\n{self.last_words()}"
+            # A look is a query of the web server or a command, which work beside what is waited for.
+            time.sleep(max(0.5, 2 * (time.monotonic() - began)))
 
     def last_words(self) -> str:
         """The ends of all logs."""
