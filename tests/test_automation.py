@@ -31,7 +31,12 @@ from ticketflow_orch.cli.automation import standing_still
 
 NOW = datetime(2026, 6, 2, 12, 0, 30, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
-FREQUENT = ("expire_reservations_schedule", "outbox_relay", "stale_claims", "board_watch")
+UNREACHABLE = ("DagsterUserCodeUnreachableError", "Could not reach user code server. gRPC Error code: UNAVAILABLE")
+# What comes by the minute or more often.
+FREQUENT = (
+    "expire_reservations_schedule", "outbox_relay", "stale_claims", "board_watch", "alerts_watch", "duplicate_firings",
+    "failed_checks", "failed_runs",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -124,10 +129,26 @@ def test_where_everything_that_comes_by_the_minute_is_left_alone_it_is_the_code_
     assert line.startswith("code server: no schedule or sensor has been evaluated since 2026-06-02T11:50:30+00:00;")
 
 
+def test_it_is_named_after_the_first_evaluation_that_did_not_reach_it_as_long_as_none_has_reached_it_since(
+    instance: dg.DagsterInstance,
+) -> None:
+    all_seen(instance)
+    seen(instance, "outbox_relay", ago=timedelta(0), error=UNREACHABLE)
+    [line] = found(instance)
+    assert line.startswith("code server: no schedule or sensor has been evaluated since 2026-06-02T12:00:29+00:00;")
+    seen(instance, "board_watch", ago=-SECOND)
+    assert not any(line.startswith("code server") for line in found(instance))
+
+
+def test_it_is_named_within_two_minutes_though_no_evaluation_has_failed(instance: dg.DagsterInstance) -> None:
+    all_seen(instance, **dict.fromkeys(FREQUENT, timedelta(seconds=106)))
+    [line] = found(instance)
+    assert line.startswith("code server: no schedule or sensor has been evaluated since 2026-06-02T11:58:44+00:00;")
+
+
 def test_a_code_server_that_is_away_is_one_line_and_not_one_for_each(instance: dg.DagsterInstance) -> None:
-    away = ("DagsterUserCodeUnreachableError", "Could not reach user code server. gRPC Error code: UNAVAILABLE")
     for one in (*SCHEDULES, *SENSORS):
-        seen(instance, one.name, error=away)
+        seen(instance, one.name, error=UNREACHABLE)
     [line] = found(instance)
     assert line.startswith("code server: ")
 

@@ -261,10 +261,12 @@ def test_everything_comes_back_by_itself_and_every_effect_is_there_once(scene: S
     if not outage.first:
         outage.begin(scene)
     began = time.monotonic()
-    if OUTAGES and outage.named:
-        scene.wait_for(lambda: is_named(scene, str(outage.named)), "health to name it", outage.lasts)
-    time.sleep(max(0, (outage.lasts if OUTAGES else SHORT) - (time.monotonic() - began)))
-    outage.end(scene)
+    try:
+        if OUTAGES and outage.named:
+            scene.wait_for(lambda: is_named(scene, str(outage.named)), "health to name it", outage.lasts)
+        time.sleep(max(0, (outage.lasts if OUTAGES else SHORT) - (time.monotonic() - began)))
+    finally:
+        outage.end(scene)
     ended = time.monotonic()
 
     for what, condition in {

@@ -26,6 +26,8 @@ _CODE_SERVER = (
 )
 # How late an evaluation may be: a code server that is started anew, or a daemon that has just come back, catches up.
 _PATIENCE = timedelta(minutes=3)
+# And how late all of them may be that are evaluated by the minute or more often, before the code server is at fault.
+_SILENCE = timedelta(seconds=45)
 _UNREACHABLE = {"DagsterUserCodeUnreachableError", "DagsterCodeLocationLoadError"}
 _LONGEST_ERROR = 300
 # In seconds.
@@ -57,14 +59,14 @@ class _Watched:
         known += [started for state in self.states if (started := _started(state)) is not None]
         return datetime.fromtimestamp(max(known), UTC) if known else None
 
-    def is_late(self, now: datetime) -> bool:
+    def is_late(self, now: datetime, patience: timedelta = _PATIENCE) -> bool:
         """Whether an evaluation ought to have come since."""
         if self.since is None:
             return False
         if isinstance(self.definition, dg.ScheduleDefinition):
-            return next(ticks(self.definition, self.since, now - _PATIENCE), None) is not None
+            return next(ticks(self.definition, self.since, now - patience), None) is not None
         interval = timedelta(seconds=self.definition.minimum_interval_seconds or _BY_DEFAULT)
-        return now - self.since > interval + _PATIENCE
+        return now - self.since > interval + patience
 
     @property
     def failure(self) -> str | None:
@@ -107,10 +109,7 @@ def standing_still(
         if daemon_since is not None and now - daemon_since > _PATIENCE:
             yield f"code server: no schedule or sensor has ever been evaluated; {_CODE_SERVER}."
         return
-    # What comes by the minute or more often: the rest is not due for hours.
-    away = [one for one in on if one.is_unreachable or one.is_late(now)]
-    if away and all(one in away for one in on if _is_frequent(one)):
-        last = max((one.since for one in away if one.since is not None), default=now)
+    if (last := _since_when_nothing_was(on, now)) is not None:
         yield (
             f"code server: no schedule or sensor has been evaluated since {last.isoformat(timespec='seconds')}; "
             f"{_CODE_SERVER}."
@@ -122,9 +121,25 @@ def standing_still(
                 f"{one.name}: its last evaluation failed: {one.failure.rstrip('.')}; correct that: it is evaluated "
                 "again at its next tick."
             )
-        elif one in away:
+        elif one.is_late(now):
             since = one.since.isoformat(timespec="seconds") if one.since else ""
             yield f"{one.name} has not been evaluated since {since}; see the daemon's log, then restart the daemon."
+
+
+def _since_when_nothing_was(on: Sequence[_Watched], now: datetime) -> datetime | None:
+    """When something of what is `on` was evaluated last, where none of it is any more; None where all is well.
+
+    The daemon notes an evaluation that met no code server, and from then on none, until there is one again. Only what
+    comes by the minute or more often tells: the rest is not due for hours.
+    """
+    frequent = [one for one in on if _is_frequent(one) and one.since is not None]
+    reached = [one.since for one in frequent if one.since is not None and not one.is_unreachable]
+    failed = [one.since for one in on if one.since is not None and one.is_unreachable]
+    if failed and (not reached or max(failed) >= max(reached)):
+        return max(reached, default=min(failed))
+    if frequent and all(one.is_unreachable or one.is_late(now, _SILENCE) for one in frequent):
+        return max([*reached, *failed])
+    return None
 
 
 def _watched(instance: dg.DagsterInstance) -> Iterator[_Watched]:
