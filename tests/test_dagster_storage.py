@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg2
 import pytest
+import sqlalchemy.event
 from dagster import DagsterInstance
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
 from sqlalchemy import text
@@ -14,6 +16,7 @@ from sqlalchemy.engine import URL
 from tests.conftest import run_sql
 from tests.homes import bootstrapped, dagster_storage
 from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.run_workers import LOG_VARIABLE
 
 
 @pytest.fixture
@@ -52,3 +55,24 @@ def test_queries_share_a_session_until_the_server_ends_it(scratch: Path, url: UR
         assert instance.get_runs() == []
         assert instance.all_instigator_state() == []
         assert session(instance) != first
+
+
+def test_the_process_of_a_run_waits_for_a_server_that_is_away_for_longer_than_dagster_does(
+    scratch: Path, url: URL, storage: URL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bootstrapped(scratch, url, storage) as instance:
+        events = instance.event_log_storage
+        assert isinstance(events, SqlEventLogStorage)
+        refused = []
+
+        def refuse(*_: object) -> None:
+            if len(refused) < 10:
+                refused.append(1)
+                raise psycopg2.OperationalError("the database system is starting up")
+
+        sqlalchemy.event.listen(events._engine, "do_connect", refuse)  # type: ignore[attr-defined]
+        events._engine.dispose()  # type: ignore[attr-defined]
+        monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+        monkeypatch.setenv(LOG_VARIABLE, "some run's")
+        assert session(instance)
+        assert len(refused) == 10

@@ -4,6 +4,9 @@ Outside its web server Dagster opens a connection for every query: ten a second 
 Most of what an idle installation cost was Postgres starting sessions. Its web server keeps connections, and answers the
 first page after a restart of Postgres with an error, once for each that it had kept.
 
+Dagster waits six seconds for a connection. A step that cannot write down what it did by then has failed, and where the
+server is back a moment later this is all that is known of it: nobody runs it again. So a run's process waits longer.
+
 What Dagster writes down about a run and about its daemon does not say which process it is; here it does, so that others
 can tell whether it still lives.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dagster import DagsterEventType
@@ -22,21 +26,33 @@ from dagster_postgres import (
     PostgresRunStorage,
     PostgresScheduleStorage,
 )
-from dagster_postgres.utils import get_token_provider_from_config, pg_url_from_config, set_pg_statement_timeout
+from dagster_postgres.utils import (
+    create_pg_connection,
+    get_token_provider_from_config,
+    pg_url_from_config,
+    set_pg_statement_timeout,
+)
 from sqlalchemy import event
+from sqlalchemy.exc import OperationalError
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from ticketflow_orch.daemons import BETWEEN_MARKS, leave_mark
+from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.process_identity import ProcessIdentity
-from ticketflow_orch.run_workers import WORKER_TAG, RunWorker
+from ticketflow_orch.run_workers import LOG_VARIABLE, WORKER_TAG, RunWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
     from datetime import datetime
 
     from dagster import DagsterEvent
     from dagster._daemon.types import DaemonHeartbeat
     from dagster._serdes import ConfigurableClassData
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
+
+# How long the process of a run rests at most before it asks for a connection again, in seconds.
+_LONGEST_REST = 5.0
 
 
 class PooledPostgresStorage(DagsterPostgresStorage):
@@ -83,6 +99,26 @@ class _Pooled:
         event.listen(
             self._engine, "connect", lambda connection, _: set_pg_statement_timeout(connection, statement_timeout)
         )
+
+    def connect(self, run_id: str | None = None) -> AbstractContextManager[Connection]:
+        """A connection for as long as the block takes; the process of a run waits for a server that is away."""
+        del run_id
+        return _patient_connection(self._engine) if LOG_VARIABLE in os.environ else create_pg_connection(self._engine)
+
+    def _connect(self) -> AbstractContextManager[Connection]:
+        return self.connect()
+
+
+@contextmanager
+def _patient_connection(engine: Engine) -> Iterator[Connection]:
+    attempts = Retrying(
+        retry=retry_if_exception_type(OperationalError),
+        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_REST),
+        stop=stop_after_delay(PATIENCE),
+        reraise=True,
+    )
+    with attempts(engine.connect) as connection:
+        yield connection
 
 
 class _Runs(_Pooled, PostgresRunStorage):

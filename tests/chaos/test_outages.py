@@ -85,7 +85,9 @@ class Scene:
         for run in self.office.runs()[:12]:
             work = run.tags.get("dagster/partition") or run.tags.get("dagster/schedule_name") or ""
             lines.append(f"{run.id} {run.status} {run.started} {work}")
-            lines += [f"    {event['timestamp']} {event['message'][:300]}" for event in self.office.events(run.id)[-4:]]
+            events = self.office.events(run.id)
+            lines += [f"    {event['timestamp']} {event['message'][:300]}" for event in events[-4:]]
+            lines += [f"    {json.dumps(event['error'])}" for event in events if event.get("error")]
         return "\n".join(lines)
 
 

@@ -336,7 +336,7 @@ query ($id: ID!) {
     ... on EventConnection {
       events {
         ... on MessageEvent { eventType message timestamp }
-        ... on ExecutionStepFailureEvent { failureMetadata { description } }
+        ... on ExecutionStepFailureEvent { failureMetadata { description } error { message causes { message stack } } }
       }
     }
   }
