@@ -209,3 +209,21 @@ def test_an_end_that_cannot_be_recorded_is_not_written_and_others_are(engine: En
     drained = run(engine, delivery(Receiver()), business.kinds)
     assert (drained.delivered, drained.unrecorded) == (2, 1)
     assert states(engine) == {"one": "DELIVERED", "bad": "INFLIGHT", "two": "DELIVERED"}
+
+
+def test_what_was_claimed_when_the_business_lost_its_connection_goes_at_once_and_not_after_its_lease(
+    engine: Engine,
+) -> None:
+    cut: list[int] = []
+
+    def look(connection: Connection, _: object) -> None:
+        if not cut:
+            cut.append(1)
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+
+    receiver = Receiver()
+    for number in range(40):
+        add(engine, f"{number}")
+    assert run(engine, delivery(receiver), {"Told": EventKind(recorder=look)}).delivered == 40
+    assert len(receiver.sent) == 40
+    assert set(states(engine).values()) == {"DELIVERED"}

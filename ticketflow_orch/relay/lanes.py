@@ -181,8 +181,13 @@ class Lane:
 
     def _enqueue(self, connection: Connection, events: Sequence[Claimed]) -> int:
         """Put what of `events` is to be sent into the queue, each with the instant of its turn; how many there are."""
-        ready = self._shift.begin(connection, events)
-        turns = self._pace.reserve(connection, len(ready)) if ready else []
+        try:
+            ready = self._shift.begin(connection, events)
+            turns = self._pace.reserve(connection, len(ready)) if ready else []
+        except SQLAlchemyError:
+            # Nothing of them was sent: they go back once there is a database, long before their lease is over.
+            self._results.extend(events)
+            raise
         self._queue.extend(zip(turns, ready, strict=False))
         # The others' turns are far away.
         if len(turns) < len(ready):
@@ -229,7 +234,11 @@ class Lane:
         self._walked = not (look.claimed and self._walked)
         if not self._walked:
             return look
-        found = claiming.claim_scattered(connection, wanted, size - len(look.claimed), self._walk)
+        try:
+            found = claiming.claim_scattered(connection, wanted, size - len(look.claimed), self._walk)
+        except SQLAlchemyError:
+            self._results.extend(look.claimed)
+            raise
         if found.claimed:
             self._barren = 0
         elif self._walk.closed:
