@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from dagster import DagsterEventType
@@ -33,16 +32,13 @@ from dagster_postgres.utils import (
     set_pg_statement_timeout,
 )
 from sqlalchemy import event
-from sqlalchemy.exc import OperationalError
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from ticketflow_orch.daemons import BETWEEN_MARKS, leave_mark
-from ticketflow_orch.database import PATIENCE
 from ticketflow_orch.process_identity import ProcessIdentity
 from ticketflow_orch.run_workers import LOG_VARIABLE, WORKER_TAG, RunWorker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -50,9 +46,6 @@ if TYPE_CHECKING:
     from dagster._daemon.types import DaemonHeartbeat
     from dagster._serdes import ConfigurableClassData
     from sqlalchemy import Connection, Engine
-
-# How long the process of a run rests at most before it asks for a connection again, in seconds.
-_LONGEST_REST = 5.0
 
 
 class PooledPostgresStorage(DagsterPostgresStorage):
@@ -103,22 +96,16 @@ class _Pooled:
     def connect(self, run_id: str | None = None) -> AbstractContextManager[Connection]:
         """A connection for as long as the block takes; the process of a run waits for a server that is away."""
         del run_id
-        return _patient_connection(self._engine) if LOG_VARIABLE in os.environ else create_pg_connection(self._engine)
+        if LOG_VARIABLE not in os.environ:
+            return create_pg_connection(self._engine)
+        from ticketflow_orch.database import PATIENCE, PATIENCE_OPTION
+        from ticketflow_orch.retrying import retried
+
+        engine = self._engine.execution_options(**{PATIENCE_OPTION: PATIENCE})
+        return retried(engine, engine.connect)
 
     def _connect(self) -> AbstractContextManager[Connection]:
         return self.connect()
-
-
-@contextmanager
-def _patient_connection(engine: Engine) -> Iterator[Connection]:
-    attempts = Retrying(
-        retry=retry_if_exception_type(OperationalError),
-        wait=wait_random_exponential(multiplier=0.2, max=_LONGEST_REST),
-        stop=stop_after_delay(PATIENCE),
-        reraise=True,
-    )
-    with attempts(engine.connect) as connection:
-        yield connection
 
 
 class _Runs(_Pooled, PostgresRunStorage):

@@ -72,7 +72,7 @@ class Scene:
         return [line for line in said if line != "ok" and not re.match(r"\d{4}-\d\d ", line)]
 
     def wait_for(self, condition: Callable[[], bool], what: str, patience: float = WITHIN) -> None:
-        """Wait, for at most so many seconds; what does not come is told with the story of the last runs."""
+        """Wait, for at most so many seconds; a failure says what the last runs did."""
         try:
             self.office.wait_for(condition, what, patience)
         except AssertionError as error:

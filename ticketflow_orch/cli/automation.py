@@ -133,13 +133,11 @@ def _since_when_nothing_was(on: Sequence[_Watched], now: datetime) -> datetime |
     comes by the minute or more often tells: the rest is not due for hours.
     """
     frequent = [one for one in on if _is_frequent(one) and one.since is not None]
-    reached = [one.since for one in frequent if one.since is not None and not one.is_unreachable]
+    last = max((one.since for one in frequent if one.since is not None and not one.is_unreachable), default=None)
     failed = [one.since for one in on if one.since is not None and one.is_unreachable]
-    if failed and (not reached or max(failed) >= max(reached)):
-        return max(reached, default=min(failed))
-    if frequent and all(one.is_unreachable or one.is_late(now, _SILENCE) for one in frequent):
-        return max([*reached, *failed])
-    return None
+    if failed and (last is None or max(failed) >= last):
+        return last or min(failed)
+    return last if all(one.is_unreachable or one.is_late(now, _SILENCE) for one in frequent) else None
 
 
 def _watched(instance: dg.DagsterInstance) -> Iterator[_Watched]:

@@ -15,9 +15,9 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
@@ -181,18 +181,23 @@ class Lane:
 
     def _enqueue(self, connection: Connection, events: Sequence[Claimed]) -> int:
         """Put what of `events` is to be sent into the queue, each with the instant of its turn; how many there are."""
-        try:
+        with self._given_back_on_failure(events):
             ready = self._shift.begin(connection, events)
             turns = self._pace.reserve(connection, len(ready)) if ready else []
-        except SQLAlchemyError:
-            # Nothing of them was sent: they go back once there is a database, long before their lease is over.
-            self._results.extend(events)
-            raise
         self._queue.extend(zip(turns, ready, strict=False))
         # The others' turns are far away.
         if len(turns) < len(ready):
             self._shift.end(connection, ready[len(turns) :])
         return len(turns)
+
+    @contextmanager
+    def _given_back_on_failure(self, claimed: Sequence[Claimed]) -> Iterator[None]:
+        """What was claimed and not sent goes back once there is a database, long before its lease is over."""
+        try:
+            yield
+        except SQLAlchemyError:
+            self._results.extend(claimed)
+            raise
 
     def _may_try(self, connection: Connection) -> bool:
         """Whether one event may be sent to a destination that fails, to see whether it still does."""
@@ -234,11 +239,8 @@ class Lane:
         self._walked = not (look.claimed and self._walked)
         if not self._walked:
             return look
-        try:
+        with self._given_back_on_failure(look.claimed):
             found = claiming.claim_scattered(connection, wanted, size - len(look.claimed), self._walk)
-        except SQLAlchemyError:
-            self._results.extend(look.claimed)
-            raise
         if found.claimed:
             self._barren = 0
         elif self._walk.closed:
