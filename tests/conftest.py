@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import os
 import random
@@ -19,6 +20,8 @@ import hypothesis
 import psutil
 import pytest
 import typer.testing
+from alembic.config import Config
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
@@ -57,6 +60,22 @@ hypothesis.settings.load_profile("suite")
 typer.testing._get_command = functools.cache(typer.testing._get_command)
 
 
+def _loaded_once(load: Callable[[Config], ScriptDirectory]) -> Callable[[Config], ScriptDirectory]:
+    """Load the revisions of a folder once: Dagster asks for the newest of its own with each run that writes a file."""
+    loaded: dict[str | None, ScriptDirectory] = {}
+
+    def revisions(config: Config) -> ScriptDirectory:
+        folder = config.get_main_option("script_location")
+        if folder not in loaded:
+            loaded[folder] = load(config)
+        return loaded[folder]
+
+    return revisions
+
+
+ScriptDirectory.from_config = _loaded_once(ScriptDirectory.from_config)
+
+
 def pytest_report_header() -> str:
     absent = {
         "Postgres 15": "postgres15" not in SERVERS,
@@ -85,6 +104,12 @@ def pytest_collection(session: pytest.Session) -> None:
         # What cannot be loaded is reported when it is collected.
         with suppress(Exception):
             importlib.import_module(".".join(module.relative_to(session.config.rootpath).with_suffix("").parts))
+
+
+def pytest_collection_finish() -> None:
+    """What has been loaded stays: the collector need not walk a million objects again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
