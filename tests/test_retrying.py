@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
 from tests.books import FIRST, JANUARY
 from tests.cuts import commits_unanswered, cut_at_random, fail, failures, raising
@@ -93,6 +94,12 @@ def test_a_server_that_nobody_answers_for_is_waited_for(url: URL) -> None:
         retried(away, away.connect)
     assert 0.3 <= time.monotonic() - started < 5
     assert "Given up after " in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize("kind", [psycopg.errors.ConnectionTimeout, psycopg.errors.CancellationTimeout])
+def test_a_server_that_accepts_and_does_not_answer_is_waited_for(kind: type[psycopg.OperationalError]) -> None:
+    assert kind.sqlstate is None
+    assert is_transient(OperationalError(None, None, kind("connection timeout expired")))
 
 
 def test_patience_is_counted_from_the_first_failure_and_a_step_within_a_step_is_not_given_it_twice(url: URL) -> None:

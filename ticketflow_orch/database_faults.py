@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from sqlalchemy.exc import PendingRollbackError
+
 # By the class of an SQLSTATE, or the whole of it, which counts first: whether it is a precondition that was refused
 # (True), or an outage; what is said, and what to do.
 _CAUSES: dict[str, tuple[bool, str, str]] = {
@@ -41,6 +43,8 @@ _CAUSES: dict[str, tuple[bool, str, str]] = {
 }
 # The driver's own errors about connections have no SQLSTATE.
 _LOST = "08"
+# SQLAlchemy's own code of a statement on a connection that was cut in one before it.
+_AFTER_CUT = "8s2b"
 # What passes by itself: a connection that was cut, a rollback for the sake of others, a lock, a server without room, or
 # that goes down or comes up, or cannot reach its files; a session that was ended because its host slept.
 _TRANSIENT = frozenset({"08", "25P03", "25P04", "40", "53", "55P03", "57", "58"})
@@ -60,11 +64,15 @@ class DatabaseFault:
 
 def database_fault(error: BaseException) -> DatabaseFault | None:
     """What is said of an error of the database, by whatever driver it was raised; None: it is no state of a server."""
+    if isinstance(error, PendingRollbackError) and error.code == _AFTER_CUT:
+        _, what, fix = _CAUSES[_LOST]
+        return DatabaseFault(f"{what} in an earlier statement; {fix}.", is_refusal=False, is_transient=True)
     original = getattr(error, "orig", None) or error
     if type(original).__module__.partition(".")[0] not in {"psycopg", "psycopg2"}:
         return None
     state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
-    if state is None and type(original).__name__ in {"OperationalError", "InterfaceError"}:
+    kinds = {kind.__name__ for kind in type(original).__mro__}
+    if state is None and not kinds.isdisjoint({"OperationalError", "InterfaceError"}):
         state = _LOST
     cause = _CAUSES.get(state or "") or _CAUSES.get((state or "")[:2])
     if cause is None:

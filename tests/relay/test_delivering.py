@@ -236,6 +236,24 @@ def test_a_connection_that_is_cut_ends_no_drain_and_repeats_no_delivery(engine: 
     assert set(states(engine).values()) == {"DELIVERED"}
 
 
+def test_a_cut_of_all_connections_ends_no_drain_that_holds_what_it_has_not_sent(engine: Engine) -> None:
+    cut: list[str] = []
+
+    def cut_once(message: Message) -> Outcome:
+        if len(receiver.sent) == 3 and not cut:
+            cut.append(message.payload["name"])
+            run_sql(engine.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+            # Long enough for the lane to ask whether it may go on.
+            time.sleep(1)
+        return DELIVERED
+
+    receiver = Receiver(cut_once)
+    add_many(engine, 20, aggregates=20)
+    assert run(engine, Delivery({}, route(), {"there": lambda: receiver}), in_flight=1).delivered == 20
+    assert cut
+    assert len(receiver.sent) == 20
+
+
 def test_a_refused_event_waits_by_full_jitter_that_doubles_up_to_the_cap(engine: Engine) -> None:
     for number in range(60):
         add(engine, f"early-{number}")

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, create_engine, text
+from sqlalchemy import Connection, Engine, create_engine, text
+from sqlalchemy import event as events
 
 from tests.alerted import told
+from tests.cuts import commits_unanswered
 from tests.relay.world import (
     DELIVERED,
     GONE,
@@ -30,7 +32,7 @@ from tests.relay.world import (
 from ticketflow_orch.delivery import Commit, FencedError, Message, Outcome, Verdict
 from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.relay import Backoff
-from ticketflow_orch.relay.claiming import Wanted, claim_oldest
+from ticketflow_orch.relay.claiming import Wanted, claim_oldest, give_back
 from ticketflow_orch.relay.sending import commit_of
 
 HOUR = timedelta(hours=1)
@@ -157,6 +159,46 @@ def test_a_step_that_cannot_be_written_down_is_not_taken(engine: Engine) -> None
     with busy.connect(), pytest.raises(FencedError, match="did not say whether the lease is still ours"):
         commit_of(busy, claimed, route(remembers=HOUR), lease=60)()
     busy.dispose()
+
+
+def test_a_mail_whose_step_was_written_down_without_an_answer_was_not_sent_and_goes_at_once(engine: Engine) -> None:
+    add(engine, "a")
+    receiver = Receiver()
+    with commits_unanswered(engine, 1) as commits:
+        drained = run(engine, delivery(receiver, remembers=timedelta(0), limit=HOUR))
+    assert commits[0] > 1
+    assert drained.delivered == 1
+    assert receiver.names == ["a"]
+
+
+def test_a_mail_whose_step_was_cut_goes_at_once(engine: Engine) -> None:
+    cut: list[str] = []
+
+    @events.listens_for(engine, "before_cursor_execute")
+    def cut_once(connection: Connection, _: object, statement: str, *__: object) -> None:
+        if "SET doubtful_since = coalesce" in statement and not cut:
+            cut.append(statement)
+            connection.connection.driver_connection.close()  # type: ignore[union-attr]
+
+    add(engine, "a")
+    receiver = Receiver()
+    assert run(engine, delivery(receiver, remembers=timedelta(0), limit=HOUR)).delivered == 1
+    assert cut
+    assert receiver.names == ["a"]
+
+
+@pytest.mark.parametrize("doubtful", [False, True])
+def test_what_is_given_back_is_in_doubt_as_before(engine: Engine, doubtful: bool) -> None:
+    add(engine, "a")
+    if doubtful:
+        change(engine, "a", "doubtful_since = now()")
+    with engine.begin() as connection:
+        [claimed] = claim_oldest(connection, Wanted("us", 60, "there", ("Told",), (), ()), 1, 1).claimed
+    commit_of(engine, claimed, route(remembers=HOUR), lease=60)()
+    with engine.begin() as connection:
+        give_back(connection, [claimed])
+    row = event(engine, "a")
+    assert (row.state, row.doubtful_since is not None) == ("PENDING", doubtful)
 
 
 def test_a_process_that_went_away_after_the_step_leaves_a_doubt_and_before_it_none(engine: Engine) -> None:

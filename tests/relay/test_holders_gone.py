@@ -10,9 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 
 from tests.relay.world import (
@@ -32,6 +33,7 @@ from tests.relay.world import (
     stop,
 )
 from ticketflow_orch.delivery import Message, Outcome
+from ticketflow_orch.delivery.preparing import EventKind
 from ticketflow_orch.outbox_desk import Choice, redrive
 from ticketflow_orch.relay import Round, is_due
 
@@ -139,6 +141,23 @@ def test_who_was_overtaken_before_it_sends_does_not_send_where_the_receiver_forg
     add(engine, "a")
     assert run(engine, delivery(receiver, remembers=timedelta(hours=1))).overtaken == 1
     assert receiver.sent == []
+
+
+def test_what_was_lost_and_is_claimed_as_the_connection_is_cut_goes_at_once(engine: Engine) -> None:
+    cut: list[int] = []
+
+    def guard(connection: Connection, _: object) -> dict[UUID, str]:
+        if not cut:
+            cut.append(1)
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        return {}
+
+    add(engine, "a")
+    desert(engine, "a")
+    receiver = Receiver()
+    assert run(engine, delivery(receiver, limit=timedelta(hours=1)), {"Told": EventKind(guard=guard)}).delivered == 1
+    assert cut
+    assert receiver.names == ["a"]
 
 
 def test_a_claim_that_waited_for_too_long_is_given_back_unsent(engine: Engine) -> None:

@@ -24,13 +24,13 @@ from ticketflow_orch.delivery.configuration import Delivery
 from ticketflow_orch.delivery.preparing import EventKind
 from ticketflow_orch.executions import owner_name
 from ticketflow_orch.relay import claiming
-from ticketflow_orch.relay.claiming import Lost
+from ticketflow_orch.relay.claiming import Claimed, Lost
 from ticketflow_orch.relay.finishing import Backoff, Finisher
 from ticketflow_orch.relay.lanes import Lane
 from ticketflow_orch.relay.listening import Listener
 from ticketflow_orch.relay.looking import Round, is_due
 from ticketflow_orch.relay.pacing import Patience
-from ticketflow_orch.relay.shift import Shift
+from ticketflow_orch.relay.shift import Result, Shift
 
 __all__ = [
     "RESIDENT",
@@ -232,13 +232,21 @@ def _retry(shift: Shift, lost: Lost) -> None:
             wanted = shift.wanted(connection, lost.to, anew=False)
             may_go = lost.event_type in wanted.types
             claimed = claiming.claim_lost(connection, wanted, lost) if may_go else None
-            ready = () if claimed is None else shift.begin(connection, [claimed])
-            if ready:
-                ended = shift.send(ready[0])
-                shift.end(connection, [ended])
+            if claimed is not None:
+                _send_alone(shift, connection, claimed)
         finally:
             if trying and pace.probing:
                 pace.forgo(connection)
+
+
+def _send_alone(shift: Shift, connection: Connection, claimed: Claimed) -> None:
+    ended: list[Result | None] = [claimed]
+    try:
+        ready = shift.begin(connection, [claimed])
+        ended = [shift.send(one) for one in ready]
+    finally:
+        # What could not be begun goes back, long before its lease is over.
+        shift.end(connection, ended)
 
 
 _LEFT = text("""

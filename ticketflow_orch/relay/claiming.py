@@ -124,8 +124,12 @@ def claim_lost(connection: Connection, wanted: Wanted, lost: Lost) -> Claimed | 
 
 
 def give_back(connection: Connection, unsent: Sequence[Claimed]) -> None:
-    """Let others have what was claimed and not begun. The attempts stay used as numbers, and do not count."""
-    values = {"ids": [one.id for one in unsent], "attempts": [one.message.attempt for one in unsent]}
+    """Let others have what was claimed and not sent. The attempts stay used as numbers, and do not count."""
+    values = {
+        "ids": [one.id for one in unsent],
+        "attempts": [one.message.attempt for one in unsent],
+        "doubtful": [one.doubt is not None for one in unsent],
+    }
     connection.execute(_GIVE_BACK, values)
 
 
@@ -263,12 +267,15 @@ _CLAIM_LOST = text(f"""
     ) {_taking("found", _DOUBT_OF_LOST, _COUNT_LOST)}
 """)
 
-# Not begun, so not tried, unless an earlier attempt ended or was lost. Ended ones may all be forgiven by now.
+# Not sent, so not tried, unless an earlier attempt ended or was lost. Ended ones may all be forgiven by now. A commit
+# that was written down without our hearing of it leaves no doubt.
 _GIVE_BACK = text("""
     UPDATE outbox_event AS event
     SET state = 'PENDING', owner = NULL, lease_until = NULL, attempts_forgiven = attempts_forgiven + 1,
         first_attempt_at = CASE WHEN last_attempt_at IS NOT NULL OR attempts > attempts_forgiven + 1
-            THEN first_attempt_at END
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[])) AS mine (id, attempt)
+            THEN first_attempt_at END,
+        doubtful_since = CASE WHEN mine.doubtful THEN doubtful_since END
+    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:doubtful AS boolean[]))
+        AS mine (id, attempt, doubtful)
     WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
 """)

@@ -19,8 +19,15 @@ from ticketflow_orch.relay.finishing import Ended, State
 _LOG = logging.getLogger(__name__)
 
 
-def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | None:
-    """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it."""
+class _UnansweredError(FencedError):
+    """Whether the commit was written down is not known; what it comes before did not happen."""
+
+
+def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | Claimed | None:
+    """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it.
+
+    `claimed` as it was where the database was away when its commit was to be written down: it was not sent.
+    """
     committed = False
 
     def committing() -> None:
@@ -34,6 +41,8 @@ def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit
         if known is not None:
             return known
         return judge(claimed, route, transport.send(claimed.message, committing))
+    except _UnansweredError:
+        return claimed
     except FencedError:
         return None
     except Exception as error:  # noqa: BLE001 - what breaks after its commit is an attempt of which nothing is known
@@ -59,7 +68,7 @@ def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> C
                 values = {"id": claimed.id, "attempt": claimed.message.attempt}
                 ours = connection.execute(_COMMIT, values).rowcount == 1
         except SQLAlchemyError as error:
-            raise FencedError("The database did not say whether the lease is still ours.") from error
+            raise _UnansweredError("The database did not say whether the lease is still ours.") from error
         if not ours:
             raise FencedError(f"Attempt {claimed.message.attempt} at {claimed.message.event_id} was overtaken.")
 

@@ -213,7 +213,7 @@ class Shift:
         return ready.events
 
     def send(self, claimed: Claimed) -> Result | None:
-        """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent any more."""
+        """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent now after all."""
         event_type, destination = claimed.message.event_type, claimed.to
         stopped = self.holds_back(destination) or self._waiting.is_stopped(event_type, destination)
         if stopped or time.monotonic() - claimed.at >= self.patience:
@@ -221,7 +221,7 @@ class Shift:
         route = self.delivery.route_to(event_type, destination)
         commit = commit_of(self.engine, claimed, route, self.leases[destination])
         ended = attempt(claimed, route, self.delivery.transport(destination), commit)
-        if ended is not None:
+        if isinstance(ended, Ended):
             self.paces[destination].see(ended)
             if ended.gone is not None:
                 self.gone.add(ended.gone)
