@@ -12,17 +12,17 @@ from assets.monthly_settlement import monthly_settlement
 from assets.partitions import months
 from assets.settlement_checks import audited, judged, looked
 from resources import ClockResource, DatabaseResource
-from ticketflow_orch.audit import Finding
 from ticketflow_orch.auditing import INVARIANTS, Scope
-from ticketflow_orch.books import ClosedBooks, ClosingOptions, IncompleteClosingError, audit, close_month
-from ticketflow_orch.books.report import CurrencyBalance, payable_so_far
-from ticketflow_orch.counts import counted
-from ticketflow_orch.database import PATIENCE
+from ticketflow_orch.closing import ClosedBooks, ClosingOptions, IncompleteClosingError, checks, close_month
+from ticketflow_orch.closing.queries import CurrencyBalance, payable_so_far
+from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import read_installation
-from ticketflow_orch.money import written_out
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement.checks import Finding
 
 BALANCE_COLUMNS = dg.TableSchema(
     columns=[
@@ -153,7 +153,7 @@ def _books_check(
     @dg.asset_check(asset=closed_books, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
         def judge(connection: Connection) -> dg.AssetCheckResult:
-            return judged(question(connection, month) for month in audit.closed_months(connection))
+            return judged(question(connection, month) for month in checks.closed_months(connection))
 
         return looked(database, name, judge)
 
@@ -196,12 +196,12 @@ BOOKS_CHECKS = [
     all_fits_together,
     _books_check(
         "chain_holds",
-        audit.broken_chain,
+        checks.broken_chain,
         "Every balance of a closed month opens with what the one before left, and none is missing, parked ones aside.",
     ),
     _books_check(
         "closed_months_unchanged",
-        audit.changed_since_closing,
+        checks.changed_since_closing,
         "The ledger of every closed month is what its balances say, and nothing was posted into it since.",
     ),
 ]

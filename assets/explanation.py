@@ -7,11 +7,11 @@ import dagster as dg
 from pydantic import Field
 
 from resources import DatabaseResource
-from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import Balance, Entry, Explanation, Line, Movement, explain, last_settled
-from ticketflow_orch.money import written_out
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month, to_the_minute
+from ticketflow_orch.reports.explain import Balance, Entry, Explanation, Line, Movement, explain, last_settled
 
 # A big organization moves money more often than anybody reads; `ticketflow explain` prints them all.
 MOVEMENTS_SHOWN = 500

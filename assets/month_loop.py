@@ -14,12 +14,12 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from assets.partitions import months
-from ticketflow_orch.database_faults import database_fault
+from ticketflow_orch.db.errors import database_fault
+from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import scheduled_firing
+from ticketflow_orch.jobs.firings import scheduled_firing
+from ticketflow_orch.jobs.run_once import write_down
 from ticketflow_orch.months import Month
-from ticketflow_orch.retrying import retried
-from ticketflow_orch.scheduled_work import write_down
 
 Errors = tuple[type[Exception], ...]
 Answer = TypeVar("Answer")

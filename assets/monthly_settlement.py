@@ -13,14 +13,14 @@ from assets.partitions import months
 from assets.progress import settlement_progress
 from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlement_metadata
 from resources import ClockResource, DatabaseResource, OutboxResource
-from ticketflow_orch.counts import counted
-from ticketflow_orch.database import PATIENCE
+from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import read_installation
+from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import BOUNDS, settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
-from ticketflow_orch.settlement.dry_run import dry_run
+from ticketflow_orch.settlement.preview import dry_run
 
 
 class SettlementConfig(dg.Config):

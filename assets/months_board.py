@@ -8,10 +8,10 @@ from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from assets.months_picture import months_picture
 from resources import ClockResource, DatabaseResource
-from ticketflow_orch.board import Board, BoardMonth, Stage, read_board
-from ticketflow_orch.counts import counted
-from ticketflow_orch.money import written_out
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.reports.board import Board, BoardMonth, Stage, read_board
 from ticketflow_orch.settings import settings
 
 _LINES = 4

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from assets.pictures import SHOWN_IN_PLACE, markdown_picture
-from ticketflow_orch.board import Board, BoardMonth, Stage
 from ticketflow_orch.months import Month
+from ticketflow_orch.reports.board import Board, BoardMonth, Stage
 
 # Pixels from one cell to the next; in the picture itself it is the unit, so that a cell is told in a few characters.
 _SLOT = 18

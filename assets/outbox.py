@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 
 from resources import DatabaseResource
-from ticketflow_orch.outbox_backlog import Backlog, faults, read_backlog
+from ticketflow_orch.outbox.backlog import Backlog, faults, read_backlog
 from ticketflow_orch.settings import settings
 
 outbox = dg.AssetSpec(

@@ -11,14 +11,14 @@ from assets.month_loop import asked, each_month
 from assets.partitions import months
 from assets.settlement_checks import judged, looked
 from resources import ClockResource, DatabaseResource
-from ticketflow_orch.counts import counted
-from ticketflow_orch.database import PATIENCE
-from ticketflow_orch.delivery.configuration import read_delivery
-from ticketflow_orch.money import written_out
+from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox.delivery.configuration import read_delivery
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, PayoutsRequested, request_payouts
-from ticketflow_orch.payouts.audit import in_doubt, not_as_payable
-from ticketflow_orch.payouts.listing import CurrencyPaid, paid_by_currency, requested_so_far
+from ticketflow_orch.payouts.checks import in_doubt, not_as_payable
+from ticketflow_orch.payouts.queries import CurrencyPaid, paid_by_currency, requested_so_far
 from ticketflow_orch.settings import settings
 
 PAYOUT_COLUMNS = dg.TableSchema(

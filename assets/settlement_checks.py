@@ -13,12 +13,12 @@ from sqlalchemy import Connection, Engine
 from assets.month_loop import asked
 from assets.monthly_settlement import monthly_settlement
 from resources import DatabaseResource
-from ticketflow_orch import audit
 from ticketflow_orch.auditing import INVARIANTS, Asked, Invariant, Verdict, examine, snapshot
-from ticketflow_orch.database import PATIENCE
+from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.months import Month
-from ticketflow_orch.retrying import retried
 from ticketflow_orch.settings import settings
+from ticketflow_orch.settlement import checks
 
 Answer = TypeVar("Answer")
 
@@ -31,9 +31,9 @@ _BROKEN = dg.TableSchema(
 
 def _month_check(
     name: str,
-    question: Callable[[Connection, Month], audit.Finding],
+    question: Callable[[Connection, Month], checks.Finding],
     description: str,
-    months: Callable[[Connection], tuple[Month, ...]] = audit.settled_months,
+    months: Callable[[Connection], tuple[Month, ...]] = checks.settled_months,
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=monthly_settlement, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
@@ -51,7 +51,7 @@ def looked(database: DatabaseResource, name: str, question: Callable[[Connection
         return asked(engine, question)
 
 
-def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
+def judged(findings: Iterable[checks.Finding]) -> dg.AssetCheckResult:
     """One result over all months: red when any month has a breach, which its description and table name."""
     looked_at = list(findings)
     bad = [finding for finding in looked_at if finding.count]
@@ -85,7 +85,7 @@ def judged(findings: Iterable[audit.Finding]) -> dg.AssetCheckResult:
 def guarded(database: DatabaseResource) -> dg.AssetCheckResult:
     """Whether the database itself still guards money, and what settlements read it by."""
     missing = looked(
-        database, "guarded", lambda connection: (*audit.missing_guards(connection), *audit.order_faults(connection))
+        database, "guarded", lambda connection: (*checks.missing_guards(connection), *checks.order_faults(connection))
     )
     return dg.AssetCheckResult(
         passed=not missing, severity=dg.AssetCheckSeverity.ERROR, description="; ".join(missing) or "All in place."
@@ -150,20 +150,20 @@ def movements_plausible(database: DatabaseResource) -> dg.AssetCheckResult:
 SETTLEMENT_CHECKS = [
     _month_check(
         "complete",
-        audit.organizations_without_row,
+        checks.organizations_without_row,
         "Every organization active in a month has its settlement row, parked ones aside.",
-        audit.open_months,
+        checks.open_months,
     ),
     _month_check(
         "honest",
-        audit.dishonest_organizations,
+        checks.dishonest_organizations,
         "What is posted about a month equals what its movements come to, recomputed up to where it was read.",
     ),
     _month_check(
         "nothing_parked",
-        audit.parked_in,
+        checks.parked_in,
         "No organization is parked in a month, closed ones included: it is not paid until that is fixed.",
-        audit.months_with_parked,
+        checks.months_with_parked,
     ),
     guarded,
     movements_plausible,

@@ -10,14 +10,14 @@ import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
-from ticketflow_orch.counts import counted
-from ticketflow_orch.late import LateAdjustment, late_in_pass
-from ticketflow_orch.money import written_out
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement import SettlementResult
-from ticketflow_orch.settlement.dry_run import DryRun, WouldPost, WouldPostTotal
+from ticketflow_orch.settlement.late_adjustments import LateAdjustment, late_in_pass
 from ticketflow_orch.settlement.late_movements import why_nothing_is_posted
-from ticketflow_orch.settlement.report import (
+from ticketflow_orch.settlement.preview import DryRun, WouldPost, WouldPostTotal
+from ticketflow_orch.settlement.queries import (
     MonthTotal,
     ParkedOrganization,
     TopOrganization,

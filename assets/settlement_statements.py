@@ -11,10 +11,10 @@ from assets.partitions import months
 from assets.progress import paced
 from assets.settlement_checks import judged, looked
 from resources import ClockResource, DatabaseResource
-from ticketflow_orch.counts import counted
-from ticketflow_orch.database import PATIENCE
-from ticketflow_orch.installation import decided
-from ticketflow_orch.money import written_out
+from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.db.installation import decided
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements import (
@@ -24,7 +24,7 @@ from ticketflow_orch.statements import (
     state_month,
     statements_place,
 )
-from ticketflow_orch.statements.audit import judged_statements
+from ticketflow_orch.statements.checks import judged_statements
 
 STATEMENT_COLUMNS = dg.TableSchema(
     columns=[

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tests.end_to_end import sales
 from tests.end_to_end.back_office import opened
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 MONTHS = [f"2024-{number:02d}" for number in range(1, 13)]
 

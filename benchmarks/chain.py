@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 
 from tests.end_to_end.back_office import opened
 from tests.end_to_end.chain import backfill_chain, checks
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 MONTHS = [f"{year}-{number:02d}" for year in (2023, 2024) for number in range(1, 13)]
 NOW = "2025-01-10T05:00:00Z"

@@ -29,13 +29,13 @@ from sqlalchemy import Engine, text
 
 from benchmarks.lifecycle_rivals import LEAD, NOW, bare, loop
 from benchmarks.server import connect, own_server
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.deciding import adopt
-from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
-from ticketflow_orch.migrate import migrate
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.installation.deciding import adopt
+from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 JUDGED_FROM = 1_000_000
 # Autovacuum would take a share of the two processors at times of its own.

@@ -32,7 +32,7 @@ from benchmarks.outbox_contenders import BATCH, CONTENDERS, IN_FLIGHT, LEASE
 from benchmarks.outbox_destinations import RECEIVER
 from benchmarks.server import connect, own_server
 from tests.sinks.http_receiver import ReceiverProcess
-from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 
 AT_LEAST = 1.5
 PARAMETERS = {**DEFAULT_PARAMETERS, "max_wal_size": "4GB"}

@@ -26,10 +26,10 @@ from pgqueuer.types import QueueExecutionMode
 from sqlalchemy import make_url, text
 
 from benchmarks.outbox_destinations import nothing, receiver
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.delivery.configuration import Delivery
-from ticketflow_orch.migrate import migrate
-from ticketflow_orch.relay import drain
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.relay import drain
 
 BATCH = 500
 LEASE = 10

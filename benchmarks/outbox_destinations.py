@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from ticketflow_orch.delivery import Commit, Message, Outcome, Transport, Verdict
-from ticketflow_orch.delivery.configuration import Delivery, Route
-from ticketflow_orch.delivery.destinations import WebhookDestination, webhook_secrets
-from ticketflow_orch.delivery.webhook import WebhookTransport
+from ticketflow_orch.outbox.delivery import Commit, Message, Outcome, Transport, Verdict
+from ticketflow_orch.outbox.delivery.configuration import Delivery, Route
+from ticketflow_orch.outbox.delivery.destinations import WebhookDestination, webhook_secrets
+from ticketflow_orch.outbox.delivery.webhook import WebhookTransport
 
 # The variable that names the receiver's URL.
 RECEIVER = "BENCHMARK_RECEIVER"

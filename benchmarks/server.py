@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from ticketflow_orch.database import SessionLimits, connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 
 @contextmanager

@@ -40,8 +40,8 @@ from benchmarks.settlement_data import (
     load,
 )
 from benchmarks.settlement_rivals import RUN_ID, SHAPES, get_or_create, one_statement
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.settlement import SettlementOptions, settle_month
 
 JUDGED_FROM = 1_000_000

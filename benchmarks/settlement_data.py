@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from sqlalchemy import Connection, text
 
 from benchmarks.server import connect
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 
 MONTH = Month(2026, 3)

@@ -10,8 +10,8 @@ from sqlalchemy import Connection, Engine, text
 
 from benchmarks.settlement_data import MONTH
 from ticketflow_orch.months import Window
+from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.posting import AMOUNTS, LARGEST_ID, month_parameters
-from ticketflow_orch.settlement.zones import zones_in_use
 
 # As long as the id that Dagster gives a run.
 RUN_ID = "0" * 36

@@ -17,7 +17,7 @@ from playwright.sync_api import Page
 from tests.end_to_end.back_office import ASSET
 from tests.end_to_end.browser import browsing, installed, open_asset
 from tests.end_to_end.guide import STEPS, Walk, demo_office
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 
 IMAGES = Path(__file__).parent / "images"

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 
 from resources.given import Given
-from ticketflow_orch.database import SessionLimits, connect_engine
-from ticketflow_orch.databases import OURS
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
+from ticketflow_orch.db.installation import require_agreement
+from ticketflow_orch.db.migrate import require_current_schema
+from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import require_agreement
-from ticketflow_orch.migrate import require_current_schema
-from ticketflow_orch.retrying import retried
+from ticketflow_orch.local.databases import OURS
 from ticketflow_orch.settings import settings
 
 

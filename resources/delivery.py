@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from resources.given import Given
-from ticketflow_orch.delivery.configuration import Delivery, read_delivery
+from ticketflow_orch.outbox.delivery.configuration import Delivery, read_delivery
 from ticketflow_orch.settings import settings
 
 

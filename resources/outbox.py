@@ -3,12 +3,12 @@
 from sqlalchemy import Connection
 
 from resources.given import Given
-from ticketflow_orch import outbox
+from ticketflow_orch.outbox import events
 
 
 class OutboxResource(Given):
     """Where effects on the outside world are written down, in the transaction of their cause."""
 
-    def append(self, connection: Connection, event: outbox.OutboxEvent) -> bool:
+    def append(self, connection: Connection, event: events.OutboxEvent) -> bool:
         """Write `event` in the caller's transaction; False when its key is there already."""
-        return outbox.append(connection, event)
+        return events.append(connection, event)

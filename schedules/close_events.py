@@ -6,9 +6,9 @@ import dagster as dg
 
 from resources import ClockResource, DatabaseResource
 from schedules.windows import DAILY_JOB, once_per_window, still_running, window_request
-from ticketflow_orch import lifecycle
-from ticketflow_orch.database import PATIENCE
+from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.settings import settings
+from ticketflow_orch.ticketing import lifecycle
 
 
 @dg.op(pool="close_events", tags={"kind": "postgres"})

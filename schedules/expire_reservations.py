@@ -6,11 +6,11 @@ import dagster as dg
 
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
-from ticketflow_orch import lifecycle
-from ticketflow_orch.database import SHORT_PATIENCE
+from ticketflow_orch.db.engine import SHORT_PATIENCE
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import settings
-from ticketflow_orch.two_clocks import judged_at
+from ticketflow_orch.ticketing import lifecycle
 
 
 @dg.op(pool="expire_reservations", tags={"kind": "postgres"})

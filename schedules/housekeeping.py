@@ -14,9 +14,9 @@ from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs,
 from schedules.expire_reservations import expire_reservations, expire_reservations_job
 from schedules.send_reminders import send_reminders, send_reminders_job
 from schedules.windows import DAILY_JOB, once_per_window, still_running, window_request
-from ticketflow_orch.chunked import in_words
-from ticketflow_orch.database import PATIENCE
-from ticketflow_orch.retention import STEPS, RetentionRules
+from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.monitoring.retention import STEPS, RetentionRules
 from ticketflow_orch.settings import settings
 
 # Only those whose windows come by the minute: a day's or a month's claim is kept for ever.

@@ -9,15 +9,15 @@ from sqlalchemy import Engine
 
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
-from ticketflow_orch.database import SHORT_PATIENCE
-from ticketflow_orch.delivery.kinds import KINDS
+from ticketflow_orch.db.engine import SHORT_PATIENCE
+from ticketflow_orch.db.installation import decided
+from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import decided
-from ticketflow_orch.reminders import ReminderRules
-from ticketflow_orch.reminding import is_due, remind
-from ticketflow_orch.retrying import retried
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import settings
-from ticketflow_orch.two_clocks import judged_at
+from ticketflow_orch.ticketing.reminders import ReminderRules
+from ticketflow_orch.ticketing.reminding import is_due, remind
 
 
 @dg.op(pool="send_reminders", tags={"kind": "postgres"})

@@ -9,8 +9,8 @@ import dagster as dg
 from assets import SETTLEMENT_CHECKS, monthly_settlement
 from resources import DatabaseResource
 from schedules.windows import UNFINISHED
-from ticketflow_orch.firings import window_tags
-from ticketflow_orch.installation import read_installation
+from ticketflow_orch.db.installation import read_installation
+from ticketflow_orch.jobs.firings import window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import due_months, late_months

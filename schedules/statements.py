@@ -6,7 +6,7 @@ from assets import settlement_statements, statements_add_up
 from resources import DatabaseResource
 from schedules.windows import months_request, still_running, stretches
 from ticketflow_orch.settings import settings
-from ticketflow_orch.statements.audit import months_to_state
+from ticketflow_orch.statements.checks import months_to_state
 
 statements_job = dg.define_asset_job(
     "statements_job",

@@ -8,9 +8,9 @@ import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
-from ticketflow_orch.chunked import BadRow, ManyBadRowsError
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import (
+from ticketflow_orch.jobs.batches import BadRow, ManyBadRowsError
+from ticketflow_orch.jobs.firings import (
     PARENT_RUN,
     ROOT_RUN,
     SCHEDULED_FOR,
@@ -19,8 +19,8 @@ from ticketflow_orch.firings import (
     scheduled_firing,
     window_tags,
 )
+from ticketflow_orch.jobs.run_once import WorkDone, run_once
 from ticketflow_orch.months import Month
-from ticketflow_orch.scheduled_work import WorkDone, run_once
 
 UNFINISHED = [
     dg.DagsterRunStatus.NOT_STARTED,

@@ -3,9 +3,9 @@
 import dagster as dg
 
 from resources import ClockResource, DatabaseResource, OutboxResource
-from ticketflow_orch.alerts import tell_again
-from ticketflow_orch.database import transaction
-from ticketflow_orch.passing import resolve_passed
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.monitoring.passed_alerts import resolve_passed
+from ticketflow_orch.outbox.alerts import tell_again
 
 
 @dg.sensor(

@@ -4,8 +4,8 @@ import dagster as dg
 
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
-from ticketflow_orch.database import transaction
-from ticketflow_orch.firings import duplicate_windows
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.jobs.firings import duplicate_windows
 
 
 @dg.sensor(

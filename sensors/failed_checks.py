@@ -16,8 +16,8 @@ from dagster._core.storage.asset_check_execution_record import (
 from assets import CHECKS
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
-from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
 
 KIND = "CheckFailed"
 _KEYS = [key for check in CHECKS for key in check.check_keys]

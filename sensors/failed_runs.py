@@ -22,11 +22,11 @@ from dagster._core.storage.tags import (
 
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
-from ticketflow_orch.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.database import transaction
-from ticketflow_orch.firings import SCHEDULED_FOR
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.jobs.firings import SCHEDULED_FOR
 from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
 
 KIND = "RunFailed"
 # A run of the past is found again when its record changes; the memory of alerts keeps it from being told twice.

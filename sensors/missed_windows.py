@@ -18,21 +18,21 @@ from schedules import ALWAYS_REQUESTING, settlement_schedule
 from schedules.settlement import settles
 from schedules.windows import UNFINISHED
 from sensors.telling import tell
-from ticketflow_orch.alerts import resolve_others
-from ticketflow_orch.books.periods import months_to_close, ready_since
-from ticketflow_orch.chunked import is_one_row_s
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.database import transaction
-from ticketflow_orch.firings import window_tags
-from ticketflow_orch.installation import decided, read_installation
-from ticketflow_orch.lifecycle import LifecycleRules, oldest_due_reservation
-from ticketflow_orch.missed import Expected, Overdue, overdue, without_firing
+from ticketflow_orch.closing.periods import months_to_close, ready_since
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_one_row_s
+from ticketflow_orch.db.installation import decided, read_installation
+from ticketflow_orch.jobs.firings import window_tags
+from ticketflow_orch.jobs.missed import Expected, Overdue, overdue, without_firing
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox.alerts import resolve_others
 from ticketflow_orch.payouts.request import payouts_due_months
-from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
-from ticketflow_orch.statements.audit import months_to_state
+from ticketflow_orch.statements.checks import months_to_state
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, oldest_due_reservation
+from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder
 
 INTERVAL = settings().watch_interval
 # How late a run may be requested before its window counts as missed.

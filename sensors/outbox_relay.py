@@ -9,15 +9,15 @@ from pydantic import Field
 
 from resources import ClockResource, DatabaseResource, DeliveryResource
 from schedules.windows import UNFINISHED
-from ticketflow_orch import outbox_desk
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.agreed import agreeing, require_routes
-from ticketflow_orch.delivery.configuration import read_delivery
-from ticketflow_orch.delivery.kinds import KINDS
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox_backlog import read_backlog
-from ticketflow_orch.relay import Round, connections_for, drain, is_due, is_resident, longest_attempt
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.installation.agreed_routes import agreeing, require_routes
+from ticketflow_orch.outbox import admin
+from ticketflow_orch.outbox.backlog import read_backlog
+from ticketflow_orch.outbox.delivery.configuration import read_delivery
+from ticketflow_orch.outbox.relay import Round, connections_for, drain, is_due, is_resident, longest_attempt
 from ticketflow_orch.settings import settings
 
 # Read here, so that a location with a wrong configuration of delivery does not load.
@@ -102,12 +102,12 @@ def redrive_outbox(
     ):
         try:
             with transaction(engine) as connection:
-                choice = outbox_desk.Choice(
-                    [outbox_desk.parse_event_id(one) for one in config.event_ids],
-                    outbox_desk.chosen_types(connection, routes, config.event_type, config.destination),
+                choice = admin.Choice(
+                    [admin.parse_event_id(one) for one in config.event_ids],
+                    admin.chosen_types(connection, routes, config.event_type, config.destination),
                     parse_instant(config.since) if config.since else None,
                 )
-                redriven = outbox_desk.redrive(connection, choice)
+                redriven = admin.redrive(connection, choice)
         except InputError as error:
             raise dg.Failure(str(error)) from error
     context.add_output_metadata({"redriven": redriven})

@@ -4,7 +4,7 @@ import dagster as dg
 
 from assets.outbox import figures, judged, outbox
 from resources import DatabaseResource
-from ticketflow_orch.outbox_backlog import read_backlog
+from ticketflow_orch.outbox.backlog import read_backlog
 
 
 @dg.sensor(

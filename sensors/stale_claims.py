@@ -4,8 +4,8 @@ import dagster as dg
 
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
-from ticketflow_orch.database import transaction
-from ticketflow_orch.executions import sweep
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.jobs.claims import sweep
 
 
 @dg.sensor(

@@ -6,8 +6,8 @@ from datetime import datetime
 import dagster as dg
 from sqlalchemy import Connection
 
-from ticketflow_orch.alerts import Alert, alert_all
-from ticketflow_orch.outbox import Publish
+from ticketflow_orch.outbox.alerts import Alert, alert_all
+from ticketflow_orch.outbox.events import Publish
 
 
 def tell(

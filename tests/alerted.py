@@ -7,8 +7,8 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from tests.rows import instant
-from ticketflow_orch.alerts import Alert, alert_all
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.outbox.alerts import Alert, alert_all
 
 NOW = instant("2026-06-02T02:30")
 

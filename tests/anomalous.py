@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Engine
 
 from tests.rows import add_event, add_movement, add_reservation
-from ticketflow_orch.anomalies import Anomalies, Anomaly, read_anomalies
+from ticketflow_orch.settlement.anomalies import Anomalies, Anomaly, read_anomalies
 
 # 51.40, and the instant of most sales.
 PRICE = 5_140

@@ -18,9 +18,9 @@ from tests.statements import deliver
 from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import settle
 from ticketflow_orch.auditing import INVARIANTS, Asked, Scope, Verdict, examine, snapshot
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts import decisions
+from ticketflow_orch.payouts import actions
 from ticketflow_orch.settlement import IncompleteSettlementError
 
 FIRST = Month(2026, 1)
@@ -88,7 +88,7 @@ def whole_chain(engine: Engine, folder: Path) -> World:
         engine, f"SELECT CAST(public_id AS text) FROM payout WHERE organization_id = {seller} AND month = '2026-01-01'"
     )
     with transaction(engine) as connection:
-        decisions.return_payout(connection, reference, "IBAN closed", "eva")
+        actions.return_payout(connection, reference, "IBAN closed", "eva")
     add_movement(engine, late, 900, "2026-03-10T10:00", currency="JPY")
     settle_and_close(engine, MARCH)
     for month in (FEBRUARY, MARCH):

@@ -9,9 +9,9 @@ from sqlalchemy import Engine, text
 
 from tests.statements import execute
 from tests.test_settlement import NOW, settle
-from ticketflow_orch import audit as settlement_audit
-from ticketflow_orch.books import ClosedBooks, ClosingOptions, audit, close_month
+from ticketflow_orch.closing import ClosedBooks, ClosingOptions, checks, close_month
 from ticketflow_orch.months import Month
+from ticketflow_orch.settlement import checks as settlement_audit
 
 JANUARY, FEBRUARY, MARCH, APRIL = (Month(2026, number) for number in range(1, 5))
 FIRST = Month(2025, 1)
@@ -78,8 +78,8 @@ def breaches(engine: Engine) -> list[str]:
     """What any check has to say about the closed months, and about the months that are settled."""
     said = []
     with engine.connect() as connection:
-        for month in audit.closed_months(connection):
-            for question in (audit.broken_chain, audit.changed_since_closing):
+        for month in checks.closed_months(connection):
+            for question in (checks.broken_chain, checks.changed_since_closing):
                 said += [
                     f"{month} {one.organization} {one.currency} {one.what}"
                     for one in question(connection, month).examples

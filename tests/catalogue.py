@@ -1,14 +1,14 @@
-"""Write `ticketflow_orch/catalogue.json` from what the migrations build: `python -m tests.catalogue`."""
+"""Write `ticketflow_orch/db/catalogue.json` from what the migrations build: `python -m tests.catalogue`."""
 
 from __future__ import annotations
 
 import tempfile
 from pathlib import Path
 
-from ticketflow_orch.catalogue import FILE, Catalogue, as_text, found
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.db.catalogue import FILE, Catalogue, as_text, found
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 ROOT = Path(__file__).parents[1]
 ROLES = ROOT / "deploy" / "roles.sql"
@@ -32,6 +32,6 @@ if __name__ == "__main__":
         server = EmbeddedServer(Path(folder) / "server")
         server.start()
         try:
-            (ROOT / "ticketflow_orch" / FILE).write_text(as_text(built(server)), "utf-8")
+            (ROOT / "ticketflow_orch" / "db" / FILE).write_text(as_text(built(server)), "utf-8")
         finally:
             server.remove()

@@ -29,11 +29,11 @@ from tests.chaos.small_disk import can_mount
 from tests.end_to_end.browser import installed
 from tests.provider import Provider
 from tests.silence import can_cut
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.deciding import adopt
-from ticketflow_orch.delivery.agreed import adopt_routes
-from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.installation.agreed_routes import adopt_routes
+from ticketflow_orch.installation.deciding import adopt
+from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.settings import Settings
 
 # What the suite keeps on disk must be reachable by the account that runs Postgres when we are root.

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from sqlalchemy import Engine
 
 from tests.conftest import fresh_database
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from sqlalchemy.engine import URL
 
 from tests.oracle import AMOUNTS, Key, Movement, amounts
 from tests.rows import instant
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.months import Month
 
 REVISION = "0010"

@@ -17,8 +17,8 @@ import dagster as dg
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import Preparing, running
+from ticketflow_orch.dagster_host.instance import Preparing, running
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings, settings
 
 # As `ticketflow migrate` does, which also prepares a server of one's own.

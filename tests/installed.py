@@ -6,8 +6,8 @@ from datetime import date, datetime
 
 from sqlalchemy import Engine
 
-from ticketflow_orch.database import transaction
-from ticketflow_orch.installation import write
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.installation import write
 from ticketflow_orch.months import Month
 
 

@@ -13,8 +13,8 @@ from sqlalchemy.engine import URL
 
 from tests.sessions import becomes
 from tests.statements import LEDGER_ROW, execute, insertion, objection
-from ticketflow_orch.database import SessionLimits, connect_engine
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.migrations.online import LOCK_TIMEOUT
 
 OLD_ROW = {name: value for name, value in LEDGER_ROW.items() if name != "sequence"}

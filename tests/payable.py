@@ -11,8 +11,8 @@ from sqlalchemy import Engine, event, text
 
 from tests.rows import add_organization, instant
 from tests.statements import execute
-from ticketflow_orch.delivery import Message
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.payouts import PayoutRules, PayoutsRequested, request_payouts
 from ticketflow_orch.payouts.paid_from import judged
 

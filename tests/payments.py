@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from tests.payable import MARCH, close_with, request, rows
 from tests.provider import Provider
 from tests.rows import add_organization
-from ticketflow_orch.delivery.configuration import Delivery, read_delivery
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.relay import Backoff, Drained, Patience, drain
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.outbox.delivery.configuration import Delivery, read_delivery
+from ticketflow_orch.outbox.relay import Backoff, Drained, Patience, drain
 from ticketflow_orch.settings import read_settings
 
 SECRET = {"PAYMENT_SECRET": "whsec_" + base64.b64encode(bytes(range(32))).decode()}

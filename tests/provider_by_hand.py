@@ -7,10 +7,10 @@ from random import Random
 
 from sqlalchemy import Engine, text
 
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery import Message, Outcome, Verdict
-from ticketflow_orch.delivery.preparing import Recorded
-from ticketflow_orch.payouts.answers import record_payouts
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict
+from ticketflow_orch.outbox.delivery.handlers import Recorded
+from ticketflow_orch.payouts.provider_answers import record_payouts
 
 _TAKE = text("""
     UPDATE outbox_event SET state = 'INFLIGHT', owner = 'provider', attempts = attempts + 1,

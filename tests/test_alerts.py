@@ -12,8 +12,15 @@ from sqlalchemy import Engine, text
 from tests.alerted import NOW, kinds, note, told
 from tests.relay.world import REJECTED, Receiver, add, delivery, run
 from tests.statements import execute
-from ticketflow_orch import bad_rows, outbox_desk
-from ticketflow_orch.alerts import (
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.jobs import bad_rows
+from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.jobs.claims import claim, finish
+from ticketflow_orch.jobs.firings import Firing, record
+from ticketflow_orch.monitoring.passed_alerts import _CAUSES, resolve_passed
+from ticketflow_orch.outbox import admin
+from ticketflow_orch.outbox.alerts import (
     Alert,
     Severity,
     alert_once,
@@ -22,12 +29,6 @@ from ticketflow_orch.alerts import (
     standing,
     tell_again,
 )
-from ticketflow_orch.chunked import BadRow
-from ticketflow_orch.database import transaction
-from ticketflow_orch.errors import InputError
-from ticketflow_orch.executions import claim, finish
-from ticketflow_orch.firings import Firing, record
-from ticketflow_orch.passing import _CAUSES, resolve_passed
 
 
 def overdue(since: str) -> Alert:
@@ -72,7 +73,7 @@ def test_dead_events_are_over_when_the_last_of_them_is_sent_or_given_up_and_that
     run(engine, delivery(Receiver(lambda _: REJECTED)))
     assert look(engine) == []
     with transaction(engine) as connection:
-        outbox_desk.redrive(connection, outbox_desk.Choice([], ["Told"], None))
+        admin.redrive(connection, admin.Choice([], ["Told"], None))
     run(engine, delivery(Receiver()))
     assert look(engine) == [("OutboxEventDead", "there")]
     assert look(engine) == []

@@ -13,8 +13,8 @@ from sqlalchemy.engine import URL
 from tests.alerted import kinds, note
 from tests.homes import fresh_home, variables_for
 from tests.test_operations_cli import refusal, run
-from ticketflow_orch.alerts import Alert
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox.alerts import Alert
 
 
 @pytest.fixture

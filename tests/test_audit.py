@@ -16,13 +16,13 @@ from tests.payable import close_owing, pay_from, requested_payout, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import execute
 from tests.test_settlement import NOW, settle, tamper
-from ticketflow_orch import audit as questions
 from ticketflow_orch.auditing import INVARIANTS, Asked, Scope, examine, organization_members, snapshot
-from ticketflow_orch.books import close_month
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.closing import close_month
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
+from ticketflow_orch.settlement import checks as questions
 
 WORLD = World(1, 2, 3)
 

@@ -12,12 +12,13 @@ from typer.testing import CliRunner, Result
 from docs.invariants import FILE, page
 from tests.homes import fresh_home
 from tests.test_settlement import tamper
-from ticketflow_orch import cli, databases
+from ticketflow_orch import cli
 from ticketflow_orch.auditing import INVARIANTS
 from ticketflow_orch.cli.session import database
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.demo_data import load_demo
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local import databases
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 

@@ -25,10 +25,10 @@ from tests.folders import story, write_folder
 from tests.homes import MIGRATING, fresh_home, variables_for
 from tests.rows import add_movement, add_organization
 from ticketflow_orch import cli
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.dagster_host.instance import running
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import running
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import settings, unknown_variables
 
 ROLES = Path(__file__).resolve().parents[1] / "deploy" / "roles.sql"

@@ -17,11 +17,15 @@ from tests.relay.world import delivery, run
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import execute, refusal
 from tests.test_metrics import scrape
-from ticketflow_orch.chunked import NAMED, ManyBadRowsError
-from ticketflow_orch.database import transaction
-from ticketflow_orch.event_changes import tell_changes
-from ticketflow_orch.health import problems
-from ticketflow_orch.lifecycle import (
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.jobs.batches import NAMED, ManyBadRowsError
+from ticketflow_orch.monitoring.health import problems
+from ticketflow_orch.monitoring.metrics import TicketFlowCollector
+from ticketflow_orch.monitoring.passed_alerts import resolve_passed
+from ticketflow_orch.monitoring.snapshot import read_situation
+from ticketflow_orch.settings import Settings
+from ticketflow_orch.ticketing.event_changes import tell_changes
+from ticketflow_orch.ticketing.lifecycle import (
     Expired,
     LifecycleRules,
     close_events,
@@ -30,17 +34,13 @@ from ticketflow_orch.lifecycle import (
     oldest_due_reservation,
     reservations_are_due,
 )
-from ticketflow_orch.metrics import TicketFlowCollector
-from ticketflow_orch.passing import resolve_passed
-from ticketflow_orch.reminders import (
+from ticketflow_orch.ticketing.reminders import (
     Reminded,
     ReminderRules,
     oldest_due_reminder,
     reminders_are_due,
     send_reminders,
 )
-from ticketflow_orch.settings import Settings
-from ticketflow_orch.situation import read_situation
 
 NOW = instant("2026-06-02T04:30")
 MINUTE = timedelta(minutes=1)

@@ -13,9 +13,9 @@ from tests.payable import pay_from, request
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
-from ticketflow_orch.board import MONTHS_SHOWN, Board, BoardMonth, Stage, WaitingPayouts, read_board
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.decisions import pause
+from ticketflow_orch.payouts.actions import pause
+from ticketflow_orch.reports.board import MONTHS_SHOWN, Board, BoardMonth, Stage, WaitingPayouts, read_board
 from ticketflow_orch.settlement import IncompleteSettlementError
 
 # March is over, April is not.

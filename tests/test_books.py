@@ -26,9 +26,9 @@ from tests.books import (
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import begin_pass, execute, refusal
 from tests.test_settlement import NOW, ledger, settle, tamper
-from ticketflow_orch.books import IncompleteClosingError
-from ticketflow_orch.books.balances import BalanceWriter
-from ticketflow_orch.books.periods import begin, months_to_close
+from ticketflow_orch.closing import IncompleteClosingError
+from ticketflow_orch.closing.balances import BalanceWriter
+from ticketflow_orch.closing.periods import begin, months_to_close
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.passes import begin_or_join

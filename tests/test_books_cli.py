@@ -11,11 +11,12 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home
-from ticketflow_orch import cli, databases
+from ticketflow_orch import cli
 from ticketflow_orch.cli.session import database
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.demo_data import load_demo
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local import databases
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 

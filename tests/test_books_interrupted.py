@@ -28,10 +28,10 @@ from tests.rows import add_movement, add_organization
 from tests.sessions import PATIENCE, becomes, two_sessions
 from tests.statements import LEDGER_ROW, execute, insertion
 from tests.test_settlement import NOW, settle
-from ticketflow_orch.books.balances import BalanceWriter
-from ticketflow_orch.books.periods import begin
+from ticketflow_orch.closing.balances import BalanceWriter
+from ticketflow_orch.closing.periods import begin
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.parking import park, unpark
+from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.settlement import IncompleteSettlementError
 from ticketflow_orch.settlement.passes import begin_or_join
 

@@ -18,9 +18,9 @@ from tests.oracle import Business, Key, Movement, amounts, posted, record, witho
 from tests.rows import add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import NOW, ledger, settle
-from ticketflow_orch.books.periods import months_to_close, next_to_close
+from ticketflow_orch.closing.periods import months_to_close, next_to_close
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.parking import park, unpark
+from ticketflow_orch.payouts.parking import park, unpark
 
 EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "3"))
 STEPS = int(os.environ.get("CHAOS_STEPS", "40"))

@@ -12,11 +12,11 @@ from tests.catalogue import ROLES
 from tests.homes import fresh_home, variables_for
 from tests.payable import rows
 from tests.statements import execute
-from ticketflow_orch import catalogue
-from ticketflow_orch.catalogue import RUN_ROLE, foreign_triggers, grant_faults, missing_objects
 from ticketflow_orch.cli.diagnosis import State, examine
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.outbox import EVENT_TYPES, WRITTEN_BY_THE_DATABASE
+from ticketflow_orch.db import catalogue
+from ticketflow_orch.db.catalogue import RUN_ROLE, foreign_triggers, grant_faults, missing_objects
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox.events import EVENT_TYPES, WRITTEN_BY_THE_DATABASE
 from ticketflow_orch.settings import settings
 
 # Functions whose names are written out in full, because a setting would cost every call of theirs.

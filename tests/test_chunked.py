@@ -9,8 +9,9 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.chunked import BadRow, ChunkedWork, InKeyOrder, Taken, Wanted, in_words, named
+from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, InKeyOrder, Taken, Wanted, named
 
 
 @pytest.fixture

@@ -18,9 +18,9 @@ from typer.testing import CliRunner, Result
 from tests.conftest import run_sql
 from tests.homes import MIGRATING, fresh_home, variables_for
 from ticketflow_orch import cli
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import running
+from ticketflow_orch.dagster_host.instance import running
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
 
 ORGANIZATION = {

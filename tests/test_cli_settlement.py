@@ -12,11 +12,12 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home
-from ticketflow_orch import cli, databases
+from ticketflow_orch import cli
 from ticketflow_orch.cli.session import database
-from ticketflow_orch.delivery.configuration import read_delivery
+from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import read_installation
+from ticketflow_orch.local import databases
+from ticketflow_orch.outbox.delivery.configuration import read_delivery
 from ticketflow_orch.settings import settings
 
 DEMO = ("demo", "--organizations", "40", "--months", "3", "--finished")

@@ -36,21 +36,21 @@ from tests.oracle import expected, posted, without_zeros
 from tests.payable import request
 from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_settlement import NOW, settle
-from ticketflow_orch import audit, database
-from ticketflow_orch.books import periods
-from ticketflow_orch.books.balances import BalanceWriter
-from ticketflow_orch.books.periods import IncompleteClosingError
-from ticketflow_orch.database import clocks, connect_engine
-from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
+from ticketflow_orch.closing import periods
+from ticketflow_orch.closing.balances import BalanceWriter
+from ticketflow_orch.closing.periods import IncompleteClosingError
+from ticketflow_orch.db.engine import clocks, connect_engine
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.months import Month
-from ticketflow_orch.parking import park, unpark
+from ticketflow_orch.payouts.parking import park, unpark
+from ticketflow_orch.periods.zones import require_over
+from ticketflow_orch.settlement import checks
 from ticketflow_orch.settlement.due import late_months
-from ticketflow_orch.settlement.zones import require_over
 from ticketflow_orch.statements import StatementOptions, state_month
-from ticketflow_orch.statements.content import must_add_up
-from ticketflow_orch.statements.place import Place
-from ticketflow_orch.statements.reading import read_statements
+from ticketflow_orch.statements.model import must_add_up
+from ticketflow_orch.statements.queries import read_statements
+from ticketflow_orch.statements.storage import Place
 
 pytestmark = pytest.mark.skipif(FAKETIME is None, reason="no libfaketime here: apt-get install faketime")
 
@@ -119,7 +119,7 @@ def wrong(clocked: tuple[EmbeddedServer, Clocks], monkeypatch: pytest.MonkeyPatc
         def now(zone: tzinfo) -> datetime:
             return datetime.now(zone) + timedelta(seconds=clocks.host)
 
-    monkeypatch.setattr(database, "datetime", HostClock)
+    monkeypatch.setattr("ticketflow_orch.db.engine.datetime", HostClock)
     yield clocks
     clocks.right()
 
@@ -160,8 +160,8 @@ def assert_every_unit_is_settled_once(engine: Engine) -> None:
     with engine.connect() as connection:
         months = connection.execute(text("SELECT month FROM settlement_period ORDER BY month")).scalars().all()
         for month in map(Month.of_day, months):
-            assert audit.dishonest_organizations(connection, month).examples == ()
-            assert audit.organizations_without_row(connection, month).examples == ()
+            assert checks.dishonest_organizations(connection, month).examples == ()
+            assert checks.organizations_without_row(connection, month).examples == ()
         assert late_months(connection) == ()
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Engine
 
 from tests.monthly_statements.books import MARCH, close, state
 from tests.rows import add_movement, add_organization
-from ticketflow_orch.csv_cells import Figure, Writer, exact, plain
+from ticketflow_orch.formatting.csv_files import Figure, Writer, exact, plain
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.months import Month
 

@@ -38,18 +38,18 @@ from tests.payable import pay_from, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import begin_pass, execute, refusal
 from tests.test_settlement import NOW, ledger, settle
-from ticketflow_orch import books, cli
-from ticketflow_orch.currencies.replacing import Replaced, preview_replacement, replace_currency
-from ticketflow_orch.currencies.terms import Terms, Whose
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch import cli, closing
+from ticketflow_orch.closing.currency_replacement import Replaced, preview_replacement, replace_currency
+from ticketflow_orch.closing.currency_terms import Terms, Whose
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import import_folder
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.monitoring.obstacles import read_obstacles
 from ticketflow_orch.months import Month
-from ticketflow_orch.obstacles import read_obstacles
-from ticketflow_orch.parking import park, unpark
-from ticketflow_orch.settlement.dry_run import dry_run
+from ticketflow_orch.payouts.parking import park, unpark
+from ticketflow_orch.settlement.preview import dry_run
 
 DECEMBER = JANUARY.previous()
 FIRST = Month(2014, 10)
@@ -330,13 +330,13 @@ def test_a_conversion_that_came_too_late_for_the_books_of_its_month_is_not_repea
     assert replace(engine).decided == 1
     settle_and_close(engine, DECEMBER)
     settle(engine, JANUARY)
-    begin = books.begin
+    begin = closing.begin
 
     def converted_meanwhile(*arguments: Any) -> None:
         assert replace(engine).converted == 1
         begin(*arguments)
 
-    monkeypatch.setattr(books, "begin", converted_meanwhile)
+    monkeypatch.setattr(closing, "begin", converted_meanwhile)
     close(engine, JANUARY)
     monkeypatch.undo()
     assert balances(engine, "currency", "closing", where="month = '2026-01-01'") == [("BGN", 2_640), ("EUR", 0)]

@@ -16,15 +16,15 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from tests.homes import bootstrapped, dagster_storage
-from ticketflow_orch import daemons
 from ticketflow_orch.cli import ui
 from ticketflow_orch.cli.diagnosis import State, daemon
-from ticketflow_orch.daemons import leave_mark, two_daemons, working_daemons
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.databases import Databases, resolve
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.dagster_host import daemons
+from ticketflow_orch.dagster_host.daemons import leave_mark, two_daemons, working_daemons
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.process_identity import ProcessIdentity
+from ticketflow_orch.local.databases import Databases, resolve
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.local.process_identity import ProcessIdentity
 from ticketflow_orch.settings import read_settings
 
 HERE = ProcessIdentity.of(os.getpid())

@@ -15,8 +15,8 @@ from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
 from tests.homes import bootstrapped, dagster_storage
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.run_workers import LOG_VARIABLE
+from ticketflow_orch.dagster_host.run_workers import LOG_VARIABLE
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 
 @pytest.fixture

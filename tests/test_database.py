@@ -17,8 +17,8 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 from tests.conftest import run_sql
 from tests.rows import add_movement, add_organization
 from tests.sessions import two_sessions
-from ticketflow_orch.database import SessionLimits, SwallowedError, connect_engine, parse_url, transaction
-from ticketflow_orch.database_faults import database_fault
+from ticketflow_orch.db.engine import SessionLimits, SwallowedError, connect_engine, parse_url, transaction
+from ticketflow_orch.db.errors import database_fault
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 

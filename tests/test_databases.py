@@ -19,11 +19,11 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.conftest import run_sql
 from tests.homes import fresh_home, variables_for
-from ticketflow_orch import databases
-from ticketflow_orch.database import TCP, connect_engine
-from ticketflow_orch.databases import ensure_running, fault, resolve, serving
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import TCP, connect_engine
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local import databases
+from ticketflow_orch.local.databases import ensure_running, fault, resolve, serving
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
 
 SECRET = "s3cr3t-of-the-books"
@@ -226,7 +226,7 @@ def test_the_last_user_of_the_embedded_server_stops_it(home: Path) -> None:
 
 def test_a_user_that_was_killed_does_not_keep_the_embedded_server_running(home: Path) -> None:
     code = (
-        "from ticketflow_orch.databases import serving; from ticketflow_orch.settings import settings\n"
+        "from ticketflow_orch.local.databases import serving; from ticketflow_orch.settings import settings\n"
         "with serving(settings()): print('serving', flush=True); input()"
     )
     command = [sys.executable, "-c", code]

@@ -16,10 +16,10 @@ from tests.folders import counts
 from tests.rows import add_organization
 from ticketflow_orch.demo_data import demo_batches, load_demo, require_no_others
 from ticketflow_orch.demo_data.world import PLACES
-from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import undo_import
-from ticketflow_orch.importing.kinds import KINDS
+from ticketflow_orch.importing.format import KINDS
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month, months_between
 
 LAST = Month(2026, 6)

@@ -13,8 +13,9 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from tests.homes import fresh_home
-from ticketflow_orch import cli, databases
+from ticketflow_orch import cli
 from ticketflow_orch.cli.session import database
+from ticketflow_orch.local import databases
 from ticketflow_orch.settings import settings
 
 DEMO = ("demo", "--organizations", "110", "--months", "6")

@@ -13,17 +13,17 @@ from tests.payable import MARCH, NOW, pay_from, request, rows
 from tests.rows import instant
 from tests.statements import execute
 from tests.test_reminders import DAY
-from ticketflow_orch.alerts import alert_once
-from ticketflow_orch.chunked import BadRow
-from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.lifecycle import LifecycleRules, close_events
-from ticketflow_orch.migrate import migrate
-from ticketflow_orch.payouts import decisions
-from ticketflow_orch.payouts.decisions import Selection
+from ticketflow_orch.db.engine import connect_engine, transaction
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox.alerts import alert_once
+from ticketflow_orch.payouts import actions
+from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.references import shared_references
-from ticketflow_orch.reminders import ReminderRules, send_reminders
-from ticketflow_orch.statements.mailing import queue_mails
+from ticketflow_orch.statements.mail_queue import queue_mails
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 pytestmark = pytest.mark.every_server
 
@@ -126,7 +126,7 @@ def test_a_row_that_was_told_of_by_its_number_is_not_told_again_by_its_name(old:
 def test_a_payout_that_was_held_is_released_under_the_reference_it_has(old: Engine) -> None:
     [(reference,)] = rows(old, "SELECT public_id FROM payout WHERE state = 'HELD'")
     before = migrated(old)
-    assert decisions.release(old, Selection(MARCH), "ana") == 1
+    assert actions.release(old, Selection(MARCH), "ana") == 1
     [*same, (_, _, key, state_now, _)] = rows(old, EVERYTHING)
     assert same == before
     assert (key, state_now) == (f"PayoutRequested:{reference}", "PENDING")

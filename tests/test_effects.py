@@ -11,10 +11,10 @@ from sqlalchemy import Engine, event, text
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import deliver, execute
 from tests.test_settlement import settle
-from ticketflow_orch.effects import Effect, effects_on_event, effects_on_organization, effects_on_reservation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.lifecycle import LifecycleRules, close_events
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.reports.activity import Effect, effects_on_event, effects_on_organization, effects_on_reservation
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 START = instant("2026-06-01T18:00")
 CLOSING = instant("2026-06-02T04:30")

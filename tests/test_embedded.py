@@ -16,9 +16,9 @@ from sqlalchemy import text
 
 from tests.conftest import run_sql
 from tests.sessions import becomes
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 SMALL = {"shared_buffers": "16MB", "fsync": "off"}
 
@@ -48,7 +48,7 @@ def elsewhere(server: EmbeddedServer, call: str) -> subprocess.Popen[str]:
     """`call` on the server, in a process of its own that prints what it returned."""
     program = f"""
 from pathlib import Path
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 print(EmbeddedServer(Path({str(server.directory)!r}), parameters={SMALL!r}).{call})
 """
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -17,10 +17,10 @@ from tests.homes import fresh_home, variables_for
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import execute
 from ticketflow_orch import cli
-from ticketflow_orch.database import transaction
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.erasure import ERASED, Buyer, Erasure, erase
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.ticketing.erasure import ERASED, Buyer, Erasure, erase
 
 NOW = instant("2026-06-02T12:00")
 CANARY = "Canary.Bird+1@example.com"

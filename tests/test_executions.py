@@ -15,9 +15,9 @@ import pytest
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.executions import (
+from ticketflow_orch.jobs.claims import (
     Busy,
     Claim,
     Done,
@@ -36,8 +36,8 @@ JOB, KEY = "close_events", "2026-06-02T02:30:00+00:00"
 FAKETIME = shutil.which("faketime")
 CLAIM = """
 import sys
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.executions import claim
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.jobs.claims import claim
 print(type(claim(connect_engine(sys.argv[1], "skewed"), "close_events", sys.argv[2])).__name__)
 """
 

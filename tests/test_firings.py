@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import instant
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.firings import (
+from ticketflow_orch.jobs.firings import (
     Firing,
     Outcome,
     duplicate_windows,

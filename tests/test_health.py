@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.rows import instant
-from ticketflow_orch.ages import written_out
-from ticketflow_orch.executions import Execution
-from ticketflow_orch.health import problems
+from ticketflow_orch.formatting.ages import written_out
+from ticketflow_orch.jobs.claims import Execution
+from ticketflow_orch.monitoring.health import problems
+from ticketflow_orch.monitoring.obstacles import Obstacle
+from ticketflow_orch.monitoring.snapshot import Counted, Situation
 from ticketflow_orch.months import Month
-from ticketflow_orch.obstacles import Obstacle
-from ticketflow_orch.outbox_backlog import Backlog
-from ticketflow_orch.situation import Counted, Situation
+from ticketflow_orch.outbox.backlog import Backlog
 
 NOW = instant("2026-06-02T12:00")
 WELL = Situation(

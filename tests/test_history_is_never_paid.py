@@ -35,17 +35,17 @@ from tests.payable import close_owing, pay_from, request, rows
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute, objection, refusal
 from tests.test_settlement import NOW, settle
-from ticketflow_orch.books import close_month
-from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.closing import close_month
+from ticketflow_orch.db.engine import connect_engine, transaction
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import explain
 from ticketflow_orch.importing import ImportRefused, ImportResult, import_folder
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.payouts.decisions import hold, reject
+from ticketflow_orch.payouts.actions import hold, reject
 from ticketflow_orch.payouts.paid_from import UnconfirmedError, comes_off, read_paid_from, set_paid_from, waiting
 from ticketflow_orch.payouts.request import payouts_due_months
+from ticketflow_orch.reports.explain import explain
 
 SEED = int(os.environ["CHAOS_SEED"])
 EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "3"))

@@ -19,13 +19,13 @@ from tests.payable import rows
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import execute
 from ticketflow_orch.auditing import INVARIANTS, Asked, examine, snapshot
-from ticketflow_orch.database import SessionLimits, connect_engine, session_faults
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import SessionLimits, connect_engine, session_faults
 from ticketflow_orch.importing import import_folder
-from ticketflow_orch.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
-from ticketflow_orch.reminders import ReminderRules, send_reminders
 from ticketflow_orch.settings import settings
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 HOSTILE = {
     "default_transaction_isolation": "repeatable read",

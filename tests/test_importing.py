@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from tests.folders import Story, column, counts, story, write_folder
 from tests.rows import add_organization, instant
-from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import Counts, ImportResult, import_folder
 from ticketflow_orch.months import Month

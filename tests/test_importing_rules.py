@@ -12,10 +12,10 @@ from sqlalchemy import Engine, text
 from tests.copies import shared_database
 from tests.folders import Story, counts, story, write_folder
 from tests.rows import add_event, add_movement, add_organization, add_reservation
-from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import ImportRefused, import_folder
-from ticketflow_orch.importing.kinds import KINDS
+from ticketflow_orch.importing.format import KINDS
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 
 FIRST = Month(2026, 1)

@@ -15,7 +15,7 @@ from tests.folders import Story, counts, stored, story, write_folder
 from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void
 from tests.statements import begin_month, post
 from tests.test_settlement import settle
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing import Counts, UndoResult, import_folder, undo_import
 from ticketflow_orch.months import Month

@@ -24,17 +24,12 @@ from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch import clock
 from ticketflow_orch.cli import diagnosis, health
-from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.deciding import adopt, change
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine, transaction
+from ticketflow_orch.db.installation import changes, decided, read_installation, require_agreement
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import (
-    changes,
-    decided,
-    read_installation,
-    require_agreement,
-)
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.installation.deciding import adopt, change
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settings import settings as current_settings

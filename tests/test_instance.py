@@ -17,16 +17,16 @@ from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
 from tests.homes import MIGRATING, dagster_storage, fresh_home, variables_for
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.dagster_host.instance import POOLS, running, storage_is_current
+from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.instance import POOLS, running, storage_is_current
-from ticketflow_orch.run_launcher import ProcessRunLauncher
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
 
 BOOTSTRAP = """
-from ticketflow_orch.instance import Preparing, running
+from ticketflow_orch.dagster_host.instance import Preparing, running
 from ticketflow_orch.settings import settings
 with running(settings(), asked=Preparing(own_server=True)) as instance:
     print(instance.migrated)
@@ -175,7 +175,7 @@ def test_a_storage_that_is_ahead_is_refused(instance: DagsterInstance, storage: 
 def test_a_bootstrap_that_hangs_is_named_instead_of_waited_for(
     home: Path, instance: DagsterInstance, storage: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ticketflow_orch.instance._LONGEST_WAIT", 0.2)
+    monkeypatch.setattr("ticketflow_orch.dagster_host.instance._LONGEST_WAIT", 0.2)
     engine = connect_engine(storage, "frozen bootstrap")
     with engine.begin() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(6240173)")

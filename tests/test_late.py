@@ -15,12 +15,12 @@ from tests.books import FEBRUARY, FIRST, JANUARY, MARCH, close, settle_and_close
 from tests.oracle import AMOUNTS
 from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_settlement import NOW, settle
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.late import LateAdjustments, late_adjustments, late_in_pass, late_money
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.dry_run import DryRun, dry_run
-from ticketflow_orch.settlement.report import late_organizations
+from ticketflow_orch.settlement.late_adjustments import LateAdjustments, late_adjustments, late_in_pass, late_money
+from ticketflow_orch.settlement.preview import DryRun, dry_run
+from ticketflow_orch.settlement.queries import late_organizations
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 

@@ -17,10 +17,10 @@ from tests.conftest import fresh_database, run_sql
 from tests.old_ledger import OLD_ROW, Load, old_ledger_in, rows, scalar
 from tests.sessions import PATIENCE, Session, becomes, two_sessions
 from tests.statements import LEDGER_ROW, execute, insertion, refusal
-from ticketflow_orch.database import SessionLimits, connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.migrations import ledger_key
 from ticketflow_orch.migrations.online import build_index, index_state, with_short_lock
 

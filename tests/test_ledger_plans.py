@@ -21,12 +21,12 @@ from tests.test_settlement_plan import (
     add_movements,
     scans_of,
 )
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.explain import explain
-from ticketflow_orch.late import late_adjustments
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settlement.due import late_months
-from ticketflow_orch.statements.reading import read_movements, read_statements
+from ticketflow_orch.settlement.late_adjustments import late_adjustments
+from ticketflow_orch.statements.queries import read_movements, read_statements
 
 pytestmark = pytest.mark.every_server
 

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.lifecycle import (
+from ticketflow_orch.ticketing.lifecycle import (
     LifecycleRules,
     close_events,
     expire_reservations,
@@ -307,7 +307,7 @@ def test_a_late_arrival_in_a_closed_event_is_not_possible_and_moving_its_end_doe
 
 def told_by(monkeypatch: pytest.MonkeyPatch, database_now: datetime, difference: float = 0) -> None:
     """What both clocks say, in place of those of this machine."""
-    monkeypatch.setattr("ticketflow_orch.two_clocks.clocks", lambda _: (database_now, difference))
+    monkeypatch.setattr("ticketflow_orch.periods.two_clocks.clocks", lambda _: (database_now, difference))
 
 
 def past(engine: Engine, organization: int, days: int) -> int:

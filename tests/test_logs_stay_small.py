@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from ticketflow_orch.processes import Children
+from ticketflow_orch.local.processes import Children
 
 SAYING = "import time\nfor number in range(10**6):\n    print(number, flush=True)\n    time.sleep(0.001)"
 

@@ -18,8 +18,8 @@ from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import execute
 from ticketflow_orch import cli
 from ticketflow_orch.clock import now
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 
 @pytest.fixture(autouse=True)

@@ -15,13 +15,13 @@ from sqlalchemy import Engine
 
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import execute
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.deadlines import Asked
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.metrics import TicketFlowCollector
-from ticketflow_orch.scheduled_work import run_once
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import run_once
+from ticketflow_orch.monitoring.deadlines import Asked
+from ticketflow_orch.monitoring.metrics import TicketFlowCollector
+from ticketflow_orch.monitoring.snapshot import Situation, read_situation
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.situation import Situation, read_situation
 
 SETTINGS = Settings(fixed_clock=instant("2026-06-02T00:00"))
 
@@ -68,7 +68,7 @@ def test_a_scrape_ends_in_time_and_the_next_one_waits_for_nothing(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     silence = threading.Event()
-    monkeypatch.setattr("ticketflow_orch.metrics.read_situation", lambda *_: silence.wait(30))
+    monkeypatch.setattr("ticketflow_orch.monitoring.metrics.read_situation", lambda *_: silence.wait(30))
     registry = CollectorRegistry()
     registry.register(TicketFlowCollector(engine, SETTINGS, longest=0.1))
     for _ in range(2):
@@ -91,7 +91,7 @@ def test_two_scrapes_at_once_have_one_answer(engine: Engine, monkeypatch: pytest
         waited.wait(30)
         return read_situation(*given)
 
-    monkeypatch.setattr("ticketflow_orch.metrics.read_situation", slowly)
+    monkeypatch.setattr("ticketflow_orch.monitoring.metrics.read_situation", slowly)
     monkeypatch.setattr(Asked, "until", once_both_wait)
     registry = CollectorRegistry()
     registry.register(TicketFlowCollector(engine, SETTINGS))

@@ -18,11 +18,11 @@ from tests.poison import refuse
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.sessions import Session
 from tests.statements import execute
-from ticketflow_orch import migrate as migrating
-from ticketflow_orch.database import SessionLimits, connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db import migrate as migrating
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
+from ticketflow_orch.db.migrate import migrate, require_current_schema
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.migrate import migrate, require_current_schema
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 HEAD = "0028"
 

@@ -32,20 +32,19 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.statements import execute
 from tests.test_settlement import NOW, settle
 from tests.unattended import Schedules, doomed
-from ticketflow_orch import audit
-from ticketflow_orch.board import read_board
-from ticketflow_orch.books import IncompleteClosingError, periods
-from ticketflow_orch.books.balances import BalanceWriter
+from ticketflow_orch.closing import IncompleteClosingError, periods
+from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.health import problems
 from ticketflow_orch.importing import import_folder, undo_import
 from ticketflow_orch.importing.staging import Progress
+from ticketflow_orch.monitoring.health import problems
+from ticketflow_orch.monitoring.snapshot import read_situation
 from ticketflow_orch.months import Month
+from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.settlement import Drain, IncompleteSettlementError, passes
+from ticketflow_orch.settlement import Drain, IncompleteSettlementError, checks, passes
 from ticketflow_orch.settlement.passes import ParkedLimitError
-from ticketflow_orch.situation import read_situation
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.storage import Place
 
 DECEMBER = Month(2025, 12)
 MOVEMENT = {
@@ -79,7 +78,7 @@ def all_is_well(engine: Engine) -> bool:
     """Whether no check has anything to say about any month, closed or not."""
     with engine.connect() as connection:
         months = connection.execute(text("SELECT month FROM settlement_period")).scalars()
-        dishonest = [audit.dishonest_organizations(connection, Month.of_day(day)).count for day in months.all()]
+        dishonest = [checks.dishonest_organizations(connection, Month.of_day(day)).count for day in months.all()]
     return breaches(engine) == [] and not any(dishonest)
 
 

@@ -10,11 +10,11 @@ from tests.books import FIRST, JANUARY, settle_and_close
 from tests.payable import owing, pay_from, request, rows
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.monitoring.obstacles import read_obstacles
 from ticketflow_orch.months import Month
-from ticketflow_orch.obstacles import read_obstacles
-from ticketflow_orch.parking import park, unpark
-from ticketflow_orch.payouts.decisions import Selection, hold, release
+from ticketflow_orch.payouts.actions import Selection, hold, release
+from ticketflow_orch.payouts.parking import park, unpark
 
 
 def said(engine: Engine, now: datetime | None = None) -> list[str]:

@@ -19,11 +19,11 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import execute
 from tests.test_settlement import tamper
 from ticketflow_orch import clock
-from ticketflow_orch.delivery.kinds import KINDS
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import explain
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.reports.explain import explain
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 NOW = instant("2026-06-02T04:30")
 RULES = LifecycleRules(now=NOW, run_id="run")

@@ -27,12 +27,12 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import execute
 from ticketflow_orch import cli
 from ticketflow_orch.clock import now
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.instance import running
-from ticketflow_orch.lifecycle import LifecycleRules, expire_reservations
-from ticketflow_orch.scheduled_work import run_once
+from ticketflow_orch.dagster_host.instance import running
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import run_once
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
 
 
 @pytest.fixture
@@ -305,7 +305,7 @@ def test_health_tells_what_a_question_could_not_read_among_all_else(engine: Engi
 def test_health_names_what_a_lock_keeps_it_from_knowing(
     engine: Engine, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_QUESTION", 0.1)
+    monkeypatch.setattr("ticketflow_orch.monitoring.snapshot._LONGEST_QUESTION", 0.1)
     with engine.connect() as holding:
         holding.execute(text("LOCK TABLE outbox_event"))
         code, lines = health()

@@ -19,12 +19,12 @@ from tests.installed import decide
 from tests.relay.world import DELIVERED, NOW, Receiver, add, delivery, run, states
 from tests.schedules.runs import failure
 from ticketflow_orch import cli
-from ticketflow_orch.delivery import Message, Outcome
-from ticketflow_orch.delivery.agreed import accept_routes, adopt_routes, agreeing, routes_changed
-from ticketflow_orch.delivery.configuration import read_routes
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.installation import changes, read_installation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import changes, read_installation
+from ticketflow_orch.installation.agreed_routes import accept_routes, adopt_routes, agreeing, routes_changed
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox.delivery import Message, Outcome
+from ticketflow_orch.outbox.delivery.configuration import read_routes
 from ticketflow_orch.settings import Settings, settings
 
 PROVIDER = """

@@ -28,13 +28,14 @@ from tests.relay.world import (
     states,
 )
 from tests.rows import instant
-from ticketflow_orch import cli, outbox_bulk, outbox_desk
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.preparing import EventKind, Recorded, Rendered
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch import cli
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox_bulk import Which
-from ticketflow_orch.outbox_desk import Choice, Resolution
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox import admin, bulk
+from ticketflow_orch.outbox.admin import Choice, Resolution
+from ticketflow_orch.outbox.bulk import Which
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded, Rendered
 
 
 def put(engine: Engine, name: str, state: str, kind: str = "Told") -> UUID:
@@ -65,7 +66,7 @@ def test_a_dead_event_that_is_redriven_has_a_new_budget_and_the_same_id_and_byte
     add(engine, "a")
     run(engine, delivery(receiver, attempts=2))
     with transaction(engine) as connection:
-        assert outbox_desk.redrive(connection, Choice([receiver.sent[0].event_id])) == 1
+        assert admin.redrive(connection, Choice([receiver.sent[0].event_id])) == 1
     receiver.answer = lambda _: UNKNOWN
     run(engine, delivery(receiver, attempts=2))
     assert states(engine) == {"a": "DEAD"}
@@ -78,29 +79,29 @@ def test_dead_events_are_redriven_by_type_and_by_when_they_died(engine: Engine) 
         put(engine, name, "DEAD")
     change(engine, "early", "last_attempt_at = '2026-06-01Z'")
     with transaction(engine) as connection:
-        assert outbox_desk.redrive(connection, Choice(event_types=("Other",))) == 0
-        assert outbox_desk.redrive(connection, Choice(since=instant("2026-06-02T00:00"))) == 1
-        assert outbox_desk.redrive(connection, Choice(event_types=("Told",))) == 1
+        assert admin.redrive(connection, Choice(event_types=("Other",))) == 0
+        assert admin.redrive(connection, Choice(since=instant("2026-06-02T00:00"))) == 1
+        assert admin.redrive(connection, Choice(event_types=("Told",))) == 1
 
 
 def test_what_is_not_dead_is_not_redriven_nor_is_everything_by_mistake(engine: Engine) -> None:
     pending, dead = put(engine, "pending", "PENDING"), put(engine, "dead", "DEAD")
-    assert f"Event {pending} is PENDING" in refusal(engine, outbox_desk.redrive, Choice([dead, pending]))
-    assert "Say which dead events" in refusal(engine, outbox_desk.redrive, Choice())
+    assert f"Event {pending} is PENDING" in refusal(engine, admin.redrive, Choice([dead, pending]))
+    assert "Say which dead events" in refusal(engine, admin.redrive, Choice())
     assert states(engine)["dead"] == "DEAD"
 
 
 def test_a_held_event_waits_until_it_is_released(engine: Engine) -> None:
     event_id = put(engine, "a", "PENDING")
     with transaction(engine) as connection:
-        outbox_desk.hold(connection, event_id)
+        admin.hold(connection, event_id)
     assert run(engine, delivery()).delivered == 0
-    assert "is HELD; only what is PENDING can be held" in refusal(engine, outbox_desk.hold, event_id)
+    assert "is HELD; only what is PENDING can be held" in refusal(engine, admin.hold, event_id)
     with transaction(engine) as connection:
-        outbox_desk.release(connection, event_id)
+        admin.release(connection, event_id)
     assert run(engine, delivery()).delivered == 1
-    assert "is DELIVERED; only what is HELD can be released" in refusal(engine, outbox_desk.release, event_id)
-    assert "There is no event" in refusal(engine, outbox_desk.release, uuid4())
+    assert "is DELIVERED; only what is HELD can be released" in refusal(engine, admin.release, event_id)
+    assert "There is no event" in refusal(engine, admin.release, uuid4())
 
 
 @pytest.mark.parametrize("state", ["IN_DOUBT", "DEAD"])
@@ -118,7 +119,7 @@ def test_what_is_stuck_is_resolved_by_a_person_and_the_business_learns_of_it(
     event_id = put(engine, "a", state)
     change(engine, "a", "doubtful_since = now()")
     with transaction(engine) as connection:
-        outbox_desk.resolve(connection, {"Told": EventKind(recorder=record)}, event_id, resolution, "ana@desk")
+        admin.resolve(connection, {"Told": EventKind(recorder=record)}, event_id, resolution, "ana@desk")
     said = f"Resolved as {resolution} by ana@desk."
     assert (states(engine), event(engine, "a").last_error) == ({"a": becomes}, said)
     assert told == {"PENDING": [], "DELIVERED": [("DELIVERED", said)], "SUPPRESSED": [("SUPPRESSED", None)]}[becomes]
@@ -128,7 +129,7 @@ def test_what_is_sent_again_by_a_persons_word_is_in_doubt_no_more(engine: Engine
     event_id = put(engine, "a", "IN_DOUBT")
     change(engine, "a", "doubtful_since = now() - interval '1 day'")
     with transaction(engine) as connection:
-        outbox_desk.resolve(connection, {}, event_id, "again", "ana")
+        admin.resolve(connection, {}, event_id, "again", "ana")
     receiver = Receiver(lambda _: DELIVERED)
     assert run(
         engine, delivery(receiver, remembers=instant("2026-01-02T00:00") - instant("2026-01-01T00:00"))
@@ -137,10 +138,10 @@ def test_what_is_sent_again_by_a_persons_word_is_in_doubt_no_more(engine: Engine
 
 def test_only_what_is_stuck_is_resolved(engine: Engine) -> None:
     pending, dead, doubtful = (put(engine, state, state) for state in ("PENDING", "DEAD", "IN_DOUBT"))
-    assert "cannot be resolved" in refusal(engine, outbox_desk.resolve, {}, pending, "dropped", "ana")
-    assert "cannot be resolved" in refusal(engine, outbox_desk.resolve, {}, dead, "dead", "ana")
+    assert "cannot be resolved" in refusal(engine, admin.resolve, {}, pending, "dropped", "ana")
+    assert "cannot be resolved" in refusal(engine, admin.resolve, {}, dead, "dead", "ana")
     with transaction(engine) as connection:
-        outbox_desk.resolve(connection, {}, doubtful, "dead", "ana")
+        admin.resolve(connection, {}, doubtful, "dead", "ana")
     assert states(engine)["IN_DOUBT"] == "DEAD"
 
 
@@ -150,13 +151,13 @@ def test_events_are_listed_by_state_type_and_aggregate(engine: Engine) -> None:
     add(engine, "d", kind="EventClosed")
     run(engine, delivery())
     with engine.connect() as connection:
-        assert [one.aggregate_id for one in outbox_desk.list_events(connection)] == ["b", "c"]
-        assert [one.aggregate_id for one in outbox_desk.list_events(connection, state="DEAD")] == ["b"]
-        assert [one.aggregate_id for one in outbox_desk.list_events(connection, aggregate="c")] == ["c"]
-        ended = outbox_desk.list_events(connection, state="DELIVERED", event_type="EventClosed")
+        assert [one.aggregate_id for one in admin.list_events(connection)] == ["b", "c"]
+        assert [one.aggregate_id for one in admin.list_events(connection, state="DEAD")] == ["b"]
+        assert [one.aggregate_id for one in admin.list_events(connection, aggregate="c")] == ["c"]
+        ended = admin.list_events(connection, state="DELIVERED", event_type="EventClosed")
         assert [one.aggregate_id for one in ended] == ["d"]
-        assert len(outbox_desk.list_events(connection, limit=1)) == 1
-    assert "'GONE' is no state of an event" in refusal(engine, lambda one: outbox_desk.list_events(one, state="GONE"))
+        assert len(admin.list_events(connection, limit=1)) == 1
+    assert "'GONE' is no state of an event" in refusal(engine, lambda one: admin.list_events(one, state="GONE"))
 
 
 # --- The commands
@@ -211,7 +212,7 @@ def test_the_bytes_that_are_shown_before_are_those_that_are_sent(engine: Engine)
     event_id = put(engine, "a", "PENDING")
     rendered = {"Told": EventKind(lambda _, messages: {one.event_id: Rendered(b"a mail") for one in messages})}
     with engine.connect() as connection:
-        plain, mail = (outbox_desk.show(connection, kinds, event_id).body for kinds in ({}, rendered))
+        plain, mail = (admin.show(connection, kinds, event_id).body for kinds in ({}, rendered))
     receiver = Receiver()
     run(engine, delivery(receiver))
     assert ([message.body for message in receiver.sent], mail) == ([plain], None)
@@ -273,7 +274,7 @@ def test_many_events_are_chosen_by_type_age_and_error_and_counted_first(engine: 
 
     def counts(**chosen: Any) -> list[tuple[str, str, int]]:
         with engine.connect() as connection:
-            found = outbox_bulk.count(connection, Which(("DEAD", "HELD"), **chosen))
+            found = bulk.count(connection, Which(("DEAD", "HELD"), **chosen))
         return [(kind.event_type, kind.state, kind.events) for kind in found]
 
     assert counts(event_type="EventClosed") == [("EventClosed", "DEAD", 2), ("EventClosed", "HELD", 1)]
@@ -281,13 +282,13 @@ def test_many_events_are_chosen_by_type_age_and_error_and_counted_first(engine: 
     assert counts(older_than=timedelta(0), error="timed out") == [("EventClosed", "DEAD", 1)]
     assert counts(older_than=timedelta(days=36_500)) == []
     with engine.connect() as connection, pytest.raises(InputError, match="Say which events"):
-        outbox_bulk.count(connection, Which(("DEAD",)))
+        bulk.count(connection, Which(("DEAD",)))
 
 
 def test_each_of_many_is_decided_about_as_if_it_were_the_only_one(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ticketflow_orch.outbox_bulk._AT_ONCE", 2)
+    monkeypatch.setattr("ticketflow_orch.outbox.bulk._AT_ONCE", 2)
     for name in "abcde":
         put(engine, name, "PENDING", "EventClosed")
     taken = event(engine, "c").event_id
@@ -295,9 +296,9 @@ def test_each_of_many_is_decided_about_as_if_it_were_the_only_one(
     def hold(connection: Connection, event_id: UUID) -> None:
         if event_id == taken:
             raise InputError("Somebody was quicker.")
-        outbox_desk.hold(connection, event_id)
+        admin.hold(connection, event_id)
 
-    assert outbox_bulk.decide(engine, Which(("PENDING",), "EventClosed"), hold) == (4, ("Somebody was quicker.",))
+    assert bulk.decide(engine, Which(("PENDING",), "EventClosed"), hold) == (4, ("Somebody was quicker.",))
     assert states(engine) == {"a": "HELD", "b": "HELD", "c": "PENDING", "d": "HELD", "e": "HELD"}
 
 

@@ -21,10 +21,10 @@ from tests.installed import decide
 from tests.ports import free_port
 from ticketflow_orch import cli
 from ticketflow_orch.cli.ui import serve
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.dagster_host.instance import running
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.instance import running
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import read_settings, settings
 

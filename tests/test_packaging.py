@@ -58,7 +58,7 @@ def test_the_wheel_carries_the_five_packages_and_what_is_not_python(wheel: Path)
     ours = {str(path.relative_to(ROOT)) for path in files if "__pycache__" not in path.parts}
     assert {name.split("/")[0] for name in names if ".dist-info" not in name} == PACKAGES
     assert ours <= set(names)
-    assert {"ticketflow_orch/dagster.yaml", "ticketflow_orch/migrations/env.py"} <= set(names)
+    assert {"ticketflow_orch/dagster_host/dagster.yaml", "ticketflow_orch/migrations/env.py"} <= set(names)
 
 
 def test_the_command_runs_from_the_wheel_alone(python: Path, tmp_path: Path) -> None:

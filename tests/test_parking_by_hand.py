@@ -21,11 +21,11 @@ from tests.books import (
 from tests.rows import add_movement, add_organization, add_void
 from tests.statements import execute, refusal
 from tests.test_settlement import ledger, settle
-from ticketflow_orch import audit
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import explain
 from ticketflow_orch.months import Month
-from ticketflow_orch.parking import park, parked_by_hand, unpark
+from ticketflow_orch.payouts.parking import park, parked_by_hand, unpark
+from ticketflow_orch.reports.explain import explain
+from ticketflow_orch.settlement import checks
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 
@@ -119,12 +119,12 @@ def test_a_settlement_that_fails_on_a_parked_organization_does_not_end_its_parki
     [parked] = settle(engine).parked
     assert "out of range" in parked.why
     with engine.connect() as connection:
-        assert audit.parked_in(connection, MARCH).count == 2
+        assert checks.parked_in(connection, MARCH).count == 2
     add_void(engine, poison[0])
     assert settle(engine).parked == ()
     with engine.connect() as connection:
         assert [parking.reason for parking in parked_by_hand(connection)] == ["disputed"]
-        assert audit.parked_in(connection, MARCH).count == 1
+        assert checks.parked_in(connection, MARCH).count == 1
 
 
 def test_the_ledger_of_a_parked_organization_is_audited_like_any(engine: Engine, theatre: int) -> None:
@@ -134,8 +134,8 @@ def test_the_ledger_of_a_parked_organization_is_audited_like_any(engine: Engine,
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text("DELETE FROM ledger_entry WHERE organization_id = :id"), {"id": theatre})
     with engine.connect() as connection:
-        assert audit.organizations_without_row(connection, MARCH).count == 1
-        assert audit.dishonest_organizations(connection, MARCH).count == 1
+        assert checks.organizations_without_row(connection, MARCH).count == 1
+        assert checks.dishonest_organizations(connection, MARCH).count == 1
 
 
 def test_late_data_of_a_parked_organization_is_posted(engine: Engine, theatre: int) -> None:

@@ -17,13 +17,13 @@ from tests.payments import configuration, delivery, owe, pay, states
 from tests.provider import Provider
 from tests.rows import add_organization
 from tests.statements import deliver, execute, take
-from ticketflow_orch.delivery import Message
 from ticketflow_orch.months import Month
-from ticketflow_orch.parking import park, unpark
-from ticketflow_orch.payouts import decisions
-from ticketflow_orch.payouts.decisions import Selection
+from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.outbox.relay.fetch import Claimed, give_back
+from ticketflow_orch.payouts import actions
+from ticketflow_orch.payouts.actions import Selection
+from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.payouts.request import payouts_due_months
-from ticketflow_orch.relay.claiming import Claimed, give_back
 
 PATIENCE = 60
 
@@ -107,12 +107,12 @@ def test_what_is_held_for_another_reason_too_stays_held(engine: Engine) -> None:
     assert state == "HELD"
     assert reason.startswith("review: ")
     assert not reason.endswith("parked")
-    assert decisions.release(engine, Selection(MARCH), "eva") == 1
+    assert actions.release(engine, Selection(MARCH), "eva") == 1
 
 
 def test_what_a_person_holds_is_not_let_go_by_the_end_of_a_parking(engine: Engine, opera: str) -> None:
     with engine.begin() as connection:
-        decisions.hold(connection, opera, "asked by the bank", "ana")
+        actions.hold(connection, opera, "asked by the bank", "ana")
     assert park(engine, "opera", "disputed", "ana", FIRST).held == 0
     assert unpark(engine, "opera", "ana").released == 0
     assert books(engine)[0] == ("HELD", "asked by the bank", "HELD")
@@ -121,7 +121,7 @@ def test_what_a_person_holds_is_not_let_go_by_the_end_of_a_parking(engine: Engin
 def test_what_a_person_had_released_goes_on_after_a_parking(engine: Engine) -> None:
     owing(engine, external_ref="opera")
     request(engine, review_first=True)
-    decisions.release(engine, Selection(MARCH), "eva")
+    actions.release(engine, Selection(MARCH), "eva")
     assert park(engine, "opera", "disputed", "ana", FIRST).held == 1
     assert unpark(engine, "opera", "ana").released == 1
     [(state, reason, event_state)] = books(engine)
@@ -264,7 +264,7 @@ def test_a_release_of_the_month_and_a_parking_wait_for_each_other(engine: Engine
     _, parked = together(
         engine,
         "INSERT INTO outbox_event",
-        lambda: decisions.release(engine, Selection(MARCH), "eva"),
+        lambda: actions.release(engine, Selection(MARCH), "eva"),
         lambda: park(engine, "opera", "disputed", "ana", FIRST),
     )
     assert parked.held == 1
@@ -368,7 +368,7 @@ def test_what_a_person_releases_in_spite_of_the_parking_is_sent(
 ) -> None:
     provider = start_provider()
     park(engine, "opera", "disputed", "ana", FIRST)
-    assert decisions.release(engine, Selection(reference=opera), "eva") == 1
+    assert actions.release(engine, Selection(reference=opera), "eva") == 1
     pay(engine, delivery(configuration(provider, tmp_path)))
     assert amounts(provider) == [500, 88_000]
 

@@ -14,9 +14,9 @@ from tests.statements import execute, objection, refusal
 from tests.test_settlement import settle
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.parking import park
 from ticketflow_orch.payouts import PayoutsLeftOutError
-from ticketflow_orch.payouts.audit import not_as_payable
+from ticketflow_orch.payouts.checks import not_as_payable
+from ticketflow_orch.payouts.parking import park
 from ticketflow_orch.payouts.request import payouts_due_months
 
 JANUARY, FEBRUARY = Month(2026, 1), Month(2026, 2)

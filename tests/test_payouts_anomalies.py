@@ -14,12 +14,12 @@ from tests.books import APRIL, FEBRUARY, MARCH, settle_and_close
 from tests.payable import request, request_and_die, rows
 from tests.rows import add_movement, add_organization
 from tests.test_settlement import settle
-from ticketflow_orch.anomalies import accept
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts import PayoutsRequested, decisions
-from ticketflow_orch.payouts.decisions import Selection
+from ticketflow_orch.payouts import PayoutsRequested, actions
+from ticketflow_orch.payouts.actions import Selection
+from ticketflow_orch.settlement.anomalies import accept
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 # Far above any review of the month as a whole.
@@ -100,7 +100,7 @@ def test_an_amount_without_decimals_is_written_without_them(engine: Engine) -> N
 def test_what_was_looked_at_holds_no_later_month(engine: Engine, hall: int) -> None:
     won_twice(engine, hall, 200_000)
     pay(engine, MARCH)
-    assert decisions.release(engine, Selection(reference=reference(engine, MARCH)), "eva") == 1
+    assert actions.release(engine, Selection(reference=reference(engine, MARCH)), "eva") == 1
     assert found(engine) == []
     pay(engine, APRIL)
     assert payouts(engine) == [("2026-03", "REQUESTED", "anomalies: 2000.00 EUR"), ("2026-04", "REQUESTED", None)]
@@ -112,7 +112,7 @@ def test_what_came_after_the_hold_nobody_has_looked_at(engine: Engine, hall: int
     pay(engine, MARCH)
     won_twice(engine, hall, 300_000, at="2026-04-10T10:00")
     settle_and_close(engine, APRIL)
-    decisions.release(engine, Selection(reference=reference(engine, MARCH)), "eva")
+    actions.release(engine, Selection(reference=reference(engine, MARCH)), "eva")
     assert [questionable for _, _, questionable in found(engine)] == [300_000]
     request(engine, APRIL, **ANY_MONTH)
     assert payouts(engine)[-1] == ("2026-04", "HELD", "anomalies: 3000.00 EUR")
@@ -122,7 +122,7 @@ def test_what_was_held_and_given_back_holds_the_next_month_again(engine: Engine,
     won_twice(engine, hall, 200_000)
     pay(engine, MARCH)
     with transaction(engine) as connection:
-        decisions.reject(connection, reference(engine, MARCH), "to be looked at with the bank", "eva")
+        actions.reject(connection, reference(engine, MARCH), "to be looked at with the bank", "eva")
     pay(engine, APRIL)
     assert payouts(engine)[-1] == ("2026-04", "HELD", "anomalies: 2000.00 EUR")
 
@@ -154,11 +154,11 @@ def test_a_month_is_released_without_them_unless_all_were_looked_at(engine: Engi
     reasons = {reason for _, _, reason in payouts(engine)}
     assert len(reasons) == 2
     assert any(str(reason).endswith("; anomalies: 2000.00 EUR") for reason in reasons)
-    assert decisions.release(engine, Selection(MARCH), "eva") == 1
+    assert actions.release(engine, Selection(MARCH), "eva") == 1
     with pytest.raises(InputError, match="or for anomalies: 1; release each by its reference"):
-        decisions.release(engine, Selection(MARCH), "eva")
+        actions.release(engine, Selection(MARCH), "eva")
     assert len(found(engine)) == 1
-    assert decisions.release(engine, Selection(MARCH), "eva", anomalies=True) == 1
+    assert actions.release(engine, Selection(MARCH), "eva", anomalies=True) == 1
     assert found(engine) == []
 
 
@@ -254,6 +254,6 @@ def test_what_became_worse_since_holds_the_later_month_too(engine: Engine, hall:
     beyond_and_worse(engine, hall)
     settle_and_close(engine, MARCH, APRIL)
     request(engine, MARCH, **ANY_MONTH)
-    decisions.release(engine, Selection(reference=reference(engine, MARCH)), "eva")
+    actions.release(engine, Selection(reference=reference(engine, MARCH)), "eva")
     request(engine, APRIL, **ANY_MONTH)
     assert payouts(engine)[-1] == ("2026-04", "HELD", "anomalies: 500.01 EUR")

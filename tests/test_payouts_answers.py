@@ -11,10 +11,10 @@ from sqlalchemy import Engine, event
 from tests.payable import close_owing, messages_of, request, requested_payout, rows
 from tests.rows import add_organization
 from tests.statements import execute, take
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery import Outcome, Verdict
-from ticketflow_orch.delivery.preparing import Fate, Recorded
-from ticketflow_orch.payouts.answers import record_payouts
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.outbox.delivery import Outcome, Verdict
+from ticketflow_orch.outbox.delivery.handlers import Fate, Recorded
+from ticketflow_orch.payouts.provider_answers import record_payouts
 
 CONFIRMED = {"status": "confirmed", "provider_ref": "po_1"}
 REJECTED = {"status": "rejected", "reason": "account closed"}

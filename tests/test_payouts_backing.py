@@ -10,14 +10,14 @@ from tests.relay.world import Receiver, alerts, route
 from tests.relay.world import run as relay
 from tests.statements import execute, refusal
 from tests.test_obstacles import said
-from ticketflow_orch import outbox_desk
 from ticketflow_orch.auditing import INVARIANTS, Asked, examine, snapshot
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.configuration import Delivery
-from ticketflow_orch.delivery.kinds import KINDS
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.payouts.decisions import Selection, reject, release
-from ticketflow_orch.relay import Drained
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.outbox import admin
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.relay import Drained
+from ticketflow_orch.payouts.actions import Selection, reject, release
 from ticketflow_orch.settings import settings
 
 FORGED = """
@@ -122,7 +122,7 @@ def test_a_forged_event_beside_the_true_one_is_dropped_by_a_person_and_the_payou
         }
     assert "asks for a payout that has an event of its own" in str(found["outbox_consistent"])
     with transaction(engine) as connection:
-        outbox_desk.resolve(connection, KINDS, key, "dropped", "ana")
+        admin.resolve(connection, KINDS, key, "dropped", "ana")
     assert [state for state, _ in events(engine)] == ["DELIVERED", "SUPPRESSED"]
     assert not any("and asks for" in line for line in said(engine))
 
@@ -136,7 +136,7 @@ def test_an_event_whose_payout_is_there_is_decided_about_with_the_payout(engine:
     assert rows(engine, "SELECT state, first_attempt_at FROM payout") == [("HELD", None)]
     [(key,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
     with transaction(engine) as connection, pytest.raises(InputError, match="decide about that with `ticketflow pay"):
-        outbox_desk.resolve(connection, KINDS, key, "dropped", "ana")
+        admin.resolve(connection, KINDS, key, "dropped", "ana")
     release(engine, Selection(reference=reference), "ana")
     assert deliver(engine)[1] == [], "released, and held again"
     [line] = [line for line in said(engine) if "and asks for" in line]

@@ -20,7 +20,7 @@ from tests.statements import deliver
 from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_payouts_decisions import in_doubt
 from ticketflow_orch import cli
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 ME = f"{getpass.getuser()}@{socket.gethostname()}"
 

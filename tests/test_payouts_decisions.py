@@ -12,15 +12,15 @@ from tests.payable import MARCH, close_with, owing, request, requested_payout, r
 from tests.rows import add_organization
 from tests.statements import deliver, execute, refusal, take
 from tests.test_payouts_answers import CONFIRMED, recorded, said
-from ticketflow_orch import outbox_desk
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery import Outcome, Verdict
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.outbox_desk import Choice
-from ticketflow_orch.parking import park
-from ticketflow_orch.payouts import decisions
-from ticketflow_orch.payouts.decisions import Selection
+from ticketflow_orch.outbox import admin
+from ticketflow_orch.outbox.admin import Choice
+from ticketflow_orch.outbox.delivery import Outcome, Verdict
+from ticketflow_orch.payouts import actions
+from ticketflow_orch.payouts.actions import Selection
+from ticketflow_orch.payouts.parking import park
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 
@@ -67,18 +67,18 @@ def in_doubt(engine: Engine, state: str = "IN_DOUBT") -> str:
 
 def test_a_payout_that_was_never_tried_is_held_and_released_under_its_own_event(engine: Engine) -> None:
     reference = requested_payout(engine)
-    decide(engine, decisions.hold, reference, "asked by the bank", "ana")
+    decide(engine, actions.hold, reference, "asked by the bank", "ana")
     assert books(engine) == [("HELD", "ana", "HELD")]
     assert rows(engine, "SELECT reason FROM payout") == [("asked by the bank",)]
-    assert decisions.release(engine, Selection(reference=reference), "eva") == 1
+    assert actions.release(engine, Selection(reference=reference), "eva") == 1
     assert books(engine) == [("REQUESTED", "eva", "PENDING")]
 
 
 def test_a_held_payout_is_not_sent_whoever_lets_its_event_go(engine: Engine) -> None:
     reference = requested_payout(engine)
-    decide(engine, decisions.hold, reference, "asked by the bank", "ana")
+    decide(engine, actions.hold, reference, "asked by the bank", "ana")
     [(event_id,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
-    assert refused(engine, outbox_desk.release, event_id) == (
+    assert refused(engine, admin.release, event_id) == (
         f"Event {event_id} is about payout {reference}; decide about that with `ticketflow payouts`."
     )
     wake = "UPDATE outbox_event SET state = 'PENDING', available_at = now() WHERE state = 'HELD'"
@@ -90,8 +90,8 @@ def test_a_payout_in_doubt_is_not_redriven_with_other_dead_events(engine: Engine
     reference = in_doubt(engine, "DEAD")
     [(event_id,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
     with transaction(engine) as connection:
-        assert outbox_desk.redrive(connection, Choice(event_types=["PayoutRequested"])) == 0
-    assert refused(engine, outbox_desk.redrive, Choice([event_id])) == (
+        assert admin.redrive(connection, Choice(event_types=["PayoutRequested"])) == 0
+    assert refused(engine, admin.redrive, Choice([event_id])) == (
         f"Event {event_id} is about payout {reference}; decide about that with `ticketflow payouts`."
     )
     assert books(engine) == [("IN_DOUBT", None, "DEAD")]
@@ -100,14 +100,14 @@ def test_a_payout_in_doubt_is_not_redriven_with_other_dead_events(engine: Engine
 def test_a_payout_that_may_be_on_its_way_cannot_be_held(engine: Engine) -> None:
     reference = requested_payout(engine)
     take(engine)
-    against = refused(engine, decisions.hold, reference, "too late", "ana")
+    against = refused(engine, actions.hold, reference, "too late", "ana")
     assert re.fullmatch(
         f"Payout {reference} is REQUESTED and was tried at 2[-0-9]+ [0-9]+:[0-9]+ UTC; only one that is REQUESTED and "
         "was never tried can be held.",
         against,
     )
     execute(engine, "UPDATE outbox_event SET state = 'PENDING', lease_until = NULL, owner = NULL")
-    assert refused(engine, decisions.hold, reference, "too late", "ana") == against
+    assert refused(engine, actions.hold, reference, "too late", "ana") == against
     assert books(engine) == [("REQUESTED", None, "PENDING")]
 
 
@@ -118,8 +118,8 @@ def test_what_was_held_for_review_is_released_by_month_and_currency(engine: Engi
     assert request(engine, review_first=True).held == 3
     assert rows(engine, "SELECT count(*) FROM outbox_event WHERE event_type = 'PayoutRequested'") == [(0,)]
     with pytest.raises(InputError, match="No payout of 2026-02 is held"):
-        decisions.release(engine, Selection(Month(2026, 2)), "eva")
-    assert decisions.release(engine, Selection(MARCH, "EUR"), "eva", chunk_size=1) == 2
+        actions.release(engine, Selection(Month(2026, 2)), "eva")
+    assert actions.release(engine, Selection(MARCH, "EUR"), "eva", chunk_size=1) == 2
     assert rows(engine, "SELECT currency, state FROM payout ORDER BY 1, 2") == [
         ("EUR", "REQUESTED"),
         ("EUR", "REQUESTED"),
@@ -133,7 +133,7 @@ def test_what_was_held_for_review_is_released_by_month_and_currency(engine: Engi
         """,
     ) == [("EUR", 100), ("EUR", 200)]
     assert rows(engine, "SELECT paid_at FROM settlement_period") == [(None,)]
-    decisions.release(engine, Selection(MARCH), "eva")
+    actions.release(engine, Selection(MARCH), "eva")
     assert rows(engine, "SELECT paid_at IS NOT NULL FROM settlement_period") == [(True,)]
 
 
@@ -146,28 +146,28 @@ def test_a_month_is_released_without_what_a_person_holds_and_who_is_parked(engin
     [(reference,)] = rows(engine, f"SELECT public_id FROM payout WHERE organization_id = {inquiry}")
     execute(engine, f"UPDATE payout SET decided_by = 'ana', reason = 'inquiry' WHERE public_id = '{reference}'")
 
-    assert decisions.release(engine, Selection(MARCH), "eva") == 1
+    assert actions.release(engine, Selection(MARCH), "eva") == 1
     assert rows(engine, "SELECT organization_id, state FROM payout ORDER BY 1") == [
         (reviewed, "REQUESTED"),
         (inquiry, "HELD"),
         (parked, "HELD"),
     ]
     with pytest.raises(InputError, match=r"is held for review\. Still held by somebody, or with a .*: 2; rel"):
-        decisions.release(engine, Selection(MARCH), "eva")
-    assert decisions.release(engine, Selection(reference=str(reference)), "eva") == 1
+        actions.release(engine, Selection(MARCH), "eva")
+    assert actions.release(engine, Selection(reference=str(reference)), "eva") == 1
     [(reason,)] = rows(engine, f"SELECT reason FROM payout WHERE organization_id = {parked}")
     assert re.fullmatch("review: .*; its organization is parked", reason)
 
 
 def test_a_held_payout_can_be_given_back_instead(engine: Engine) -> None:
     reference = requested_payout(engine)
-    decide(engine, decisions.hold, reference, "the organization left", "ana")
-    decide(engine, decisions.reject, reference, "to be paid by hand", "eva")
+    decide(engine, actions.hold, reference, "the organization left", "ana")
+    decide(engine, actions.reject, reference, "to be paid by hand", "eva")
     assert books(engine) == [("REJECTED", "eva", "SUPPRESSED")]
     owing(engine, month=Month(2026, 2))
     request(engine, Month(2026, 2), review_first=True)
     [(held,)] = rows(engine, "SELECT CAST(public_id AS text) FROM payout WHERE state = 'HELD'")
-    decide(engine, decisions.reject, held, "never sent", "eva")
+    decide(engine, actions.reject, held, "never sent", "eva")
     assert rows(engine, "SELECT state, paid_at IS NOT NULL FROM settlement_period ORDER BY month LIMIT 1") == [
         ("CLOSED", True)
     ]
@@ -176,7 +176,7 @@ def test_a_held_payout_can_be_given_back_instead(engine: Engine) -> None:
 @pytest.mark.parametrize("event_state", ["IN_DOUBT", "DEAD", "DELIVERED"])
 def test_a_doubt_is_settled_by_who_asked_the_provider(engine: Engine, event_state: str) -> None:
     reference = in_doubt(engine, event_state)
-    decide(engine, decisions.confirm, reference, "eva", "po_9")
+    decide(engine, actions.confirm, reference, "eva", "po_9")
     assert books(engine) == [("CONFIRMED", "eva", "DELIVERED")]
     assert rows(engine, "SELECT provider_ref, answered_at IS NOT NULL FROM payout") == [("po_9", True)]
 
@@ -184,7 +184,7 @@ def test_a_doubt_is_settled_by_who_asked_the_provider(engine: Engine, event_stat
 @pytest.mark.parametrize(("event_state", "ends"), [("IN_DOUBT", "SUPPRESSED"), ("DELIVERED", "DELIVERED")])
 def test_a_doubt_settled_as_rejected_can_never_be_sent_again(engine: Engine, event_state: str, ends: str) -> None:
     reference = in_doubt(engine, event_state)
-    decide(engine, decisions.reject, reference, "the provider has no trace", "eva")
+    decide(engine, actions.reject, reference, "the provider has no trace", "eva")
     assert books(engine) == [("REJECTED", "eva", ends)]
     assert rows(
         engine, "SELECT count(*) FROM outbox_event WHERE available_at IS NOT NULL AND aggregate_type = 'payout'"
@@ -197,7 +197,7 @@ def test_a_payout_in_doubt_is_asked_for_again_with_its_doubt_where_that_is_looke
     engine: Engine, event_state: str, looked_up: bool
 ) -> None:
     reference = in_doubt(engine, event_state)
-    assert decisions.ask_again(engine, Selection(reference=reference), "eva", looked_up=looked_up) == 1
+    assert actions.ask_again(engine, Selection(reference=reference), "eva", looked_up=looked_up) == 1
     assert books(engine) == [("REQUESTED", "eva", "PENDING")]
     assert rows(
         engine,
@@ -208,14 +208,14 @@ def test_a_payout_in_doubt_is_asked_for_again_with_its_doubt_where_that_is_looke
     ) == [(0, looked_up)]
 
 
-@pytest.mark.parametrize("decision", [decisions.confirm, decisions.reject])
+@pytest.mark.parametrize("decision", [actions.confirm, actions.reject])
 def test_nobody_decides_about_a_payout_that_is_on_its_way(engine: Engine, decision: Any) -> None:
     reference = in_doubt(engine)
     execute(
         engine,
         "UPDATE outbox_event SET state = 'PENDING', available_at = now() WHERE event_type = 'PayoutRequested'",
     )
-    said_against = refused(engine, decision, reference, *["why"] * (decision is decisions.reject), "eva")
+    said_against = refused(engine, decision, reference, *["why"] * (decision is actions.reject), "eva")
     assert said_against.startswith(f"Payout {reference} is IN_DOUBT, and is still on its way; ")
     assert books(engine) == [("IN_DOUBT", None, "PENDING")]
 
@@ -223,51 +223,51 @@ def test_nobody_decides_about_a_payout_that_is_on_its_way(engine: Engine, decisi
 def test_what_the_provider_said_it_has_is_not_asked_for_again(engine: Engine) -> None:
     reference = in_doubt(engine, "DELIVERED")
     with pytest.raises(InputError, match=f"No payout {reference} can be asked for again"):
-        decisions.ask_again(engine, Selection(reference=reference), "eva", looked_up=True)
+        actions.ask_again(engine, Selection(reference=reference), "eva", looked_up=True)
 
 
 def test_what_was_handed_over_is_confirmed_by_hand(engine: Engine) -> None:
     reference = requested_payout(engine)
-    assert "is REQUESTED" in refused(engine, decisions.confirm, reference, "eva")
+    assert "is REQUESTED" in refused(engine, actions.confirm, reference, "eva")
     deliver(engine, "now()")
-    decide(engine, decisions.confirm, reference, "eva")
+    decide(engine, actions.confirm, reference, "eva")
     assert books(engine) == [("CONFIRMED", "eva", "DELIVERED")]
 
 
 @pytest.mark.every_server
 def test_only_a_confirmed_payout_comes_back(engine: Engine) -> None:
     reference = requested_payout(engine)
-    assert refused(engine, decisions.return_payout, reference, "IBAN closed", "eva") == (
+    assert refused(engine, actions.return_payout, reference, "IBAN closed", "eva") == (
         f"Payout {reference} is REQUESTED; only a confirmed one can come back."
     )
     deliver(engine, "now()")
     recorded(engine, "DELIVERED", said(CONFIRMED))
-    decide(engine, decisions.return_payout, reference, "IBAN closed", "eva")
+    decide(engine, actions.return_payout, reference, "IBAN closed", "eva")
     assert rows(engine, "SELECT state, reason, decided_by, returned_month FROM payout") == [
         ("RETURNED", "IBAN closed", "eva", None)
     ]
-    assert "is RETURNED" in refused(engine, decisions.return_payout, reference, "twice", "eva")
+    assert "is RETURNED" in refused(engine, actions.return_payout, reference, "twice", "eva")
 
 
 def test_payouts_are_paused_and_resumed_with_who_and_why(engine: Engine) -> None:
-    decide(engine, decisions.pause, "the bank is closed", "ana")
+    decide(engine, actions.pause, "the bank is closed", "ana")
     assert rows(engine, "SELECT kind, name, reason, stopped_by FROM delivery_stop") == [
         ("EVENT_TYPE", "PayoutRequested", "the bank is closed", "ana")
     ]
-    assert refused(engine, decisions.pause, "again", "eva") == (
+    assert refused(engine, actions.pause, "again", "eva") == (
         "Payouts are paused already, by ana: the bank is closed; resume them first."
     )
-    decide(engine, decisions.resume)
-    assert refused(engine, decisions.resume) == "Payouts are not paused; there is nothing to resume."
+    decide(engine, actions.resume)
+    assert refused(engine, actions.resume) == "Payouts are not paused; there is nothing to resume."
 
 
 @pytest.mark.parametrize(
     ("decision", "arguments"),
     [
-        (decisions.hold, ["why", "eva"]),
-        (decisions.confirm, ["eva"]),
-        (decisions.reject, ["why", "eva"]),
-        (decisions.return_payout, ["why", "eva"]),
+        (actions.hold, ["why", "eva"]),
+        (actions.confirm, ["eva"]),
+        (actions.reject, ["why", "eva"]),
+        (actions.return_payout, ["why", "eva"]),
     ],
 )
 def test_a_reference_that_nobody_has_is_refused(engine: Engine, decision: Any, arguments: list[str]) -> None:

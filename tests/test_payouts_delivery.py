@@ -14,11 +14,11 @@ from sqlalchemy import Engine
 from tests.payable import MARCH, rows
 from tests.payments import configuration, delivery, owe, pay, states, under_way
 from tests.provider import Provider
-from ticketflow_orch.database import transaction
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.outbox_desk import show
-from ticketflow_orch.payouts import decisions
-from ticketflow_orch.payouts.decisions import Selection
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.outbox.admin import show
+from ticketflow_orch.payouts import actions
+from ticketflow_orch.payouts.actions import Selection
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_attempts_that_are_used_up_leave_a_doubt_that_is_asked_about_again(
     pay(engine, delivery(to))
     assert states(engine) == {"IN_DOUBT": 3}
     provider.behave()
-    assert decisions.ask_again(engine, Selection(MARCH), "eva", looked_up=True) == 3
+    assert actions.ask_again(engine, Selection(MARCH), "eva", looked_up=True) == 3
     pay(engine, delivery(to))
     assert provider.paid == owed
     assert states(engine) == {"CONFIRMED": 3}
@@ -182,11 +182,11 @@ def test_nothing_is_sent_while_payouts_are_paused_or_held(engine: Engine, provid
     owed = owe(engine, 3)
     [(reference,)] = rows(engine, "SELECT CAST(public_id AS text) FROM payout ORDER BY id LIMIT 1")
     to = configuration(provider, tmp_path)
-    decide(engine, decisions.pause, "the bank is closed", "ana")
+    decide(engine, actions.pause, "the bank is closed", "ana")
     pay(engine, delivery(to), seconds=0.5)
     assert (provider.paid, under_way(engine)) == ([], 3)
-    decide(engine, decisions.hold, reference, "asked by the bank", "ana")
-    decide(engine, decisions.resume)
+    decide(engine, actions.hold, reference, "asked by the bank", "ana")
+    decide(engine, actions.resume)
     pay(engine, delivery(to))
     assert provider.paid == owed[1:]
 

@@ -12,9 +12,9 @@ from tests.payable import request, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import deliver
 from tests.test_payouts_answers import CONFIRMED, REJECTED, recorded, said
-from ticketflow_orch.database import transaction
-from ticketflow_orch.payouts import decisions
-from ticketflow_orch.payouts.audit import not_as_payable
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.payouts import actions
+from ticketflow_orch.payouts.checks import not_as_payable
 
 
 def paid(engine: Engine) -> list[tuple[Any, ...]]:
@@ -52,7 +52,7 @@ def test_a_payout_that_did_not_arrive_is_paid_with_the_next_month(engine: Engine
         [(reference,)] = rows(engine, "SELECT CAST(public_id AS text) FROM payout")
         settle_and_close(engine, FEBRUARY)
         with transaction(engine) as connection:
-            decisions.return_payout(connection, reference, "IBAN closed", "eva")
+            actions.return_payout(connection, reference, "IBAN closed", "eva")
     else:
         settle_and_close(engine, FEBRUARY)
     settle_and_close(engine, MARCH, APRIL)
@@ -81,6 +81,6 @@ def test_a_doubt_returns_nothing_until_it_is_settled(engine: Engine) -> None:
         connection.exec_driver_sql(
             "UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE state = 'PENDING'"
         )
-        decisions.reject(connection, reference, "no trace of it", "eva")
+        actions.reject(connection, reference, "no trace of it", "eva")
     settle_and_close(engine, MARCH)
     assert balances(engine, "returned") == [(0,), (0,), (88_000,)]

@@ -11,7 +11,7 @@ from tests.payable import MARCH, close_with, owing, request, request_and_die, ro
 from tests.rows import add_organization
 from tests.statements import execute
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.payouts.decisions import Selection, release
+from ticketflow_orch.payouts.actions import Selection, release
 
 APRIL = MARCH.next()
 

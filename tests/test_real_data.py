@@ -20,8 +20,8 @@ from tests.copies import shared_database
 from tests.folders import column, counts
 from tests.rows import instant
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.importing import import_folder
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement import SettlementOptions, settle_month
 from ticketflow_orch.settlement.due import months_over

@@ -37,17 +37,17 @@ from tests.sessions import PATIENCE, becomes, two_sessions
 from tests.statements import LEDGER_ROW, execute
 from tests.test_settlement import settle
 from ticketflow_orch.auditing import Asked, examine
-from ticketflow_orch.books.audit import closed_months, missing_balances
-from ticketflow_orch.database import SessionLimits, connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.closing.checks import closed_months, missing_balances
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
+from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.migrations import ledger_key, recording_order
 from ticketflow_orch.migrations.online import with_short_lock
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.due import due_months, late_months
-from ticketflow_orch.statements.content import must_add_up
-from ticketflow_orch.statements.reading import read_statements
+from ticketflow_orch.statements.model import must_add_up
+from ticketflow_orch.statements.queries import read_statements
 
 NOW = instant("2026-06-15T12:00")
 FIRST = Month(2025, 1)

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_organization, add_reservation, instant
-from ticketflow_orch.reminder_leads import read_leads
-from ticketflow_orch.reminders import ReminderRules, oldest_due_reminder, reminders_are_due, send_reminders
+from ticketflow_orch.ticketing.reminder_leads import read_leads
+from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder, reminders_are_due, send_reminders
 
 BEFORE = instant("2026-01-01T00:00")
 NOW = instant("2026-06-01T12:00")

@@ -10,8 +10,8 @@ from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import execute
-from ticketflow_orch.chunked import BadRow
-from ticketflow_orch.reminders import (
+from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.ticketing.reminders import (
     Reminded,
     ReminderRules,
     oldest_due_reminder,

@@ -31,28 +31,28 @@ from tests.sinks.http_receiver import HttpReceiver
 from tests.sinks.smtp_server import SmtpServer
 from tests.statements import execute, refusal
 from tests.test_payouts_answers import recorded, said
-from ticketflow_orch import embedded_places
-from ticketflow_orch.alerts import alert_once
-from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.delivery.configuration import Delivery
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.delivery.preparing import EventKind
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine, transaction
+from ticketflow_orch.db.installation import read_installation, require_agreement
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.health import problems
+from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.importing import import_folder
-from ticketflow_orch.installation import read_installation, require_agreement
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
-from ticketflow_orch.mails.message import MailOptions
-from ticketflow_orch.mails.reminders import prepare_reminders
+from ticketflow_orch.local import postgres_places
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.mail.message import MailOptions
+from ticketflow_orch.mail.reminders import prepare_reminders
+from ticketflow_orch.monitoring.health import problems
+from ticketflow_orch.monitoring.snapshot import read_situation
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts import decisions
-from ticketflow_orch.payouts.decisions import Selection
-from ticketflow_orch.payouts.listing import payouts
-from ticketflow_orch.relay import drain
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.outbox.alerts import alert_once
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.delivery.handlers import EventKind
+from ticketflow_orch.outbox.relay import drain
+from ticketflow_orch.payouts import actions
+from ticketflow_orch.payouts.actions import Selection
+from ticketflow_orch.payouts.queries import payouts
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.situation import read_situation
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 NAMES = [f"org-{number:03}" for number in range(6)]
 OWED = [(name, "EUR", 1_000 + number) for number, name in enumerate(NAMES)]
@@ -130,7 +130,7 @@ def test_what_a_person_released_before_a_restore_is_asked_for_in_the_same_bytes_
     request(engine, review_first=True)
     with backup(server, engine) as restored:
         for number, each in enumerate((engine, restored)):
-            assert decisions.release(each, Selection(MARCH), "ana") == 6
+            assert actions.release(each, Selection(MARCH), "ana") == 6
             ask_and_pay(each, provider, tmp_path / str(number), NOW + LATER)
         assert states(restored) == {"CONFIRMED": 6}
     assert provider.paid == OWED
@@ -336,7 +336,7 @@ def test_a_row_that_is_left_out_is_told_of_by_its_name(server: EmbeddedServer, e
 
 def programs(server: EmbeddedServer) -> Path:
     """The folder of the server's own programs."""
-    found = server.binaries or embedded_places.programs()
+    found = server.binaries or postgres_places.programs()
     if not (found / "pg_dump").exists():
         pytest.skip(f"no pg_dump in {found}")
     return found
@@ -371,7 +371,7 @@ def standby(server: EmbeddedServer, folder: Path) -> Iterator[EmbeddedServer]:
         "-U", "postgres", "-h", server.socket_directory, "-p", "5432",
     ]  # fmt: skip
     subprocess.run(command, check=True)
-    account = embedded_places.account()
+    account = postgres_places.account()
     if account is not None:
         for path in (standby.data, *standby.data.rglob("*")):
             os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
@@ -511,9 +511,9 @@ def test_what_stands_in_the_way_of_a_shared_reference_ends_when_a_person_has_fou
     first, second = confirmed_alike(engine)
     with transaction(engine) as connection:
         if way == "returned":
-            decisions.return_payout(connection, second, "never paid", "ana")
+            actions.return_payout(connection, second, "never paid", "ana")
         else:
-            decisions.confirm(connection, second, "ana", "po_2")
+            actions.confirm(connection, second, "ana", "po_2")
     assert shared_lines(engine) == []
     kept = f"SELECT state, provider_ref FROM payout WHERE public_id = '{first}'"
     assert rows(engine, kept) == [("CONFIRMED", "po_1")]
@@ -524,9 +524,9 @@ def test_what_stands_in_the_way_of_a_shared_reference_ends_when_a_person_has_fou
 def test_a_payout_keeps_a_reference_that_nobody_shares(engine: Engine) -> None:
     [first, second] = confirmed_alike(engine)
     with transaction(engine) as connection:
-        decisions.confirm(connection, second, "ana", "po_2")
+        actions.confirm(connection, second, "ana", "po_2")
     with pytest.raises(Exception, match="is CONFIRMED"), transaction(engine) as connection:
-        decisions.confirm(connection, first, "ana", "po_3")
+        actions.confirm(connection, first, "ana", "po_3")
 
 
 def test_one_payout_under_two_references_is_told(engine: Engine) -> None:

@@ -12,8 +12,7 @@ from sqlalchemy import Engine, text
 from tests.rows import add_event, add_organization, add_reservation
 from tests.statements import deliver, execute, refusal
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.reminders import ReminderRules, send_reminders
-from ticketflow_orch.retention import (
+from ticketflow_orch.monitoring.retention import (
     RetentionRules,
     prune_alerts,
     prune_claims,
@@ -22,6 +21,7 @@ from ticketflow_orch.retention import (
     prune_reminders,
 )
 from ticketflow_orch.settings import read_settings
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 OLD, RECENT = "now() - interval '91 days'", "now() - interval '89 days'"
 RULES = RetentionRules(timedelta(days=90), ["expire_reservations"], batch_size=2)
@@ -159,7 +159,7 @@ def test_reminders_of_dates_that_are_long_past_go_unless_their_event_is_still_th
 
 
 def test_a_table_of_reminders_is_walked_page_by_page(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ticketflow_orch.retention._PAGES_AT_ONCE", 1)
+    monkeypatch.setattr("ticketflow_orch.monitoring.retention._PAGES_AT_ONCE", 1)
     reservation = add_reservation(engine, add_event(engine, add_organization(engine)))
     execute(
         engine,

@@ -18,16 +18,16 @@ from tests.books import FIRST, JANUARY
 from tests.cuts import commits_unanswered, cut_at_random, fail, failures, raising
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.statements import execute
-from ticketflow_orch import retrying
-from ticketflow_orch.books import close_month
-from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.executions import Claim, Done, OvertakenError, claim, finish, release
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.closing import close_month
+from ticketflow_orch.db import retrying
+from ticketflow_orch.db.engine import connect_engine, transaction
+from ticketflow_orch.db.retrying import is_transient, retried
+from ticketflow_orch.jobs.claims import Claim, Done, OvertakenError, claim, finish, release
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import run_once, write_down
 from ticketflow_orch.payouts import PayoutRules, request_payouts
-from ticketflow_orch.retrying import is_transient, retried
-from ticketflow_orch.scheduled_work import run_once, write_down
 from ticketflow_orch.settlement import settle_month
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
 
 NOW = instant("2026-06-02T02:30")
 PASSING = ["08006", "25P03", "40001", "40P01", "53100", "53300", "55P03", "57014", "57P01", "57P03", "58030"]

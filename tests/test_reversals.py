@@ -31,14 +31,14 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.test_ledger_plans import plan_of
 from tests.test_settlement import settle
 from tests.test_settlement_plan import Node, add_movements, scans_of
-from ticketflow_orch.anomalies import accept, noted, search
-from ticketflow_orch.board import read_board
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import explain
 from ticketflow_orch.importing import ImportRefused, import_folder
+from ticketflow_orch.monitoring.obstacles import read_obstacles
 from ticketflow_orch.months import Month
-from ticketflow_orch.obstacles import read_obstacles
+from ticketflow_orch.reports.board import read_board
+from ticketflow_orch.reports.explain import explain
+from ticketflow_orch.settlement.anomalies import accept, noted, search
 
 JUNE = instant("2026-06-15T12:00")
 PATIENCE = 30

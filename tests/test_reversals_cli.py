@@ -17,7 +17,7 @@ from tests.payable import request, rows
 from tests.rows import add_movement, add_organization
 from tests.statements import take
 from ticketflow_orch import cli
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 
 @pytest.fixture(autouse=True)

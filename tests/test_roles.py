@@ -30,29 +30,29 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import LEDGER_ROW, begin_month, begin_pass, execute, insertion, refusal
 from tests.test_payouts_answers import CONFIRMED, recorded, said
 from tests.test_settlement import MARCH, settle
-from ticketflow_orch import audit, outbox_desk
-from ticketflow_orch.alerts import Alert, alert_once, resolve_by_hand, standing, tell_again
-from ticketflow_orch.anomalies import accept
-from ticketflow_orch.currencies.replacing import replace_currency
-from ticketflow_orch.currencies.terms import Terms, Whose
-from ticketflow_orch.database import connect_engine, transaction
-from ticketflow_orch.deciding import change
-from ticketflow_orch.delivery.preparing import EventKind, Rendered
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.closing.currency_replacement import replace_currency
+from ticketflow_orch.closing.currency_terms import Terms, Whose
+from ticketflow_orch.db.engine import connect_engine, transaction
+from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.executions import sweep
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.installation import read_installation
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
-from ticketflow_orch.outbox_backlog import read_backlog
-from ticketflow_orch.parking import park, unpark
-from ticketflow_orch.passing import resolve_passed
-from ticketflow_orch.payouts.decisions import Selection, hold, release, return_payout
-from ticketflow_orch.reminders import ReminderRules, send_reminders
-from ticketflow_orch.retention import STEPS, RetentionRules
-from ticketflow_orch.scheduled_work import run_once
-from ticketflow_orch.settlement import IncompleteSettlementError
-from ticketflow_orch.settlement.dry_run import dry_run
+from ticketflow_orch.installation.deciding import change
+from ticketflow_orch.jobs.claims import sweep
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import run_once
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.monitoring.passed_alerts import resolve_passed
+from ticketflow_orch.monitoring.retention import STEPS, RetentionRules
+from ticketflow_orch.outbox import admin
+from ticketflow_orch.outbox.alerts import Alert, alert_once, resolve_by_hand, standing, tell_again
+from ticketflow_orch.outbox.backlog import read_backlog
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Rendered
+from ticketflow_orch.payouts.actions import Selection, hold, release, return_payout
+from ticketflow_orch.payouts.parking import park, unpark
+from ticketflow_orch.settlement import IncompleteSettlementError, checks
+from ticketflow_orch.settlement.anomalies import accept
+from ticketflow_orch.settlement.preview import dry_run
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 ROLES = Path(__file__).resolve().parents[1] / "deploy" / "roles.sql"
 
@@ -97,8 +97,8 @@ def test_the_role_of_runs_settles_and_audits_a_month(engine: Engine, restricted:
     add_movement(engine, organization, 100, "2026-03-11T10:00")
     assert settle(restricted).rows_adjusted == 1
     with restricted.connect() as connection:
-        assert audit.dishonest_organizations(connection, MARCH).count == 0
-        assert audit.missing_guards(connection) == ()
+        assert checks.dishonest_organizations(connection, MARCH).count == 0
+        assert checks.missing_guards(connection) == ()
 
 
 def test_the_role_of_runs_gives_up_a_pass_on_which_too_many_fail(engine: Engine, restricted: Engine) -> None:
@@ -213,8 +213,8 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
     )
     assert set(states(engine).values()) <= {"DELIVERED", "PENDING", "DEAD"}
     with transaction(restricted) as connection:
-        outbox_desk.resume(connection, "DESTINATION", "there")
-        outbox_desk.redrive(connection, outbox_desk.Choice(event_types=("Told",)))
+        admin.resume(connection, "DESTINATION", "there")
+        admin.redrive(connection, admin.Choice(event_types=("Told",)))
         assert read_backlog(connection).dead == 0
 
 

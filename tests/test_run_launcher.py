@@ -29,13 +29,13 @@ from sqlalchemy import text
 from tests.conftest import fresh_database
 from tests.homes import MIGRATING, fresh_home, variables_for
 from tests.patience import patient, stubborn
-from ticketflow_orch import run_launcher, run_workers
 from ticketflow_orch.cli.diagnosis import runs_without_worker
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import end_runs_without_worker, running
-from ticketflow_orch.process_identity import Life, ProcessIdentity
-from ticketflow_orch.run_launcher import ProcessRunLauncher, WorkerOutOfSightError
-from ticketflow_orch.run_workers import WORKER_TAG, HasWorkerError, RunWorker, WorkerLogs, is_held
+from ticketflow_orch.dagster_host import run_launcher, run_workers
+from ticketflow_orch.dagster_host.instance import end_runs_without_worker, running
+from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher, WorkerOutOfSightError
+from ticketflow_orch.dagster_host.run_workers import WORKER_TAG, HasWorkerError, RunWorker, WorkerLogs, is_held
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.local.process_identity import Life, ProcessIdentity
 from ticketflow_orch.settings import read_settings
 
 ROOT = Path(__file__).parents[1]

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import instant
-from ticketflow_orch import executions
-from ticketflow_orch.executions import OvertakenError, claim
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.scheduled_work import WorkDone, run_once
+from ticketflow_orch.jobs.claims import OvertakenError, claim
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import WorkDone, run_once
+from ticketflow_orch.local.account import owner_name
 
 FIRST = Firing("close_events", instant("2026-06-02T02:30"), "run-1")
 RETRY = replace(FIRST, run_id="run-2", parent_run_id="run-1")
@@ -34,7 +34,7 @@ class Work:
         return {"events": 7}
 
 
-def claims(engine: Engine) -> list[tuple[Any, ...]]:
+def claimed(engine: Engine) -> list[tuple[Any, ...]]:
     with engine.connect() as connection:
         return [tuple(row) for row in connection.execute(text("SELECT state, attempt, result FROM job_execution"))]
 
@@ -69,7 +69,7 @@ def test_of_eight_runs_of_one_window_at_once_one_does_the_work(engine: Engine) -
 def test_while_somebody_is_at_it_others_leave_politely_and_say_who(engine: Engine) -> None:
     def interfere() -> None:
         other = run_once(engine, replace(FIRST, run_id="run-2"), Work())
-        assert (other.status, other.outcome, other.result["owner"]) == ("SKIPPED", "DUPLICATE", executions.owner_name())
+        assert (other.status, other.outcome, other.result["owner"]) == ("SKIPPED", "DUPLICATE", owner_name())
 
     assert run_once(engine, FIRST, Work(interfere)).status == "DONE"
 
@@ -83,7 +83,7 @@ def test_work_that_fails_or_is_terminated_gives_its_claim_back_and_its_retry_doe
 
     with pytest.raises(type(error)):
         run_once(engine, FIRST, Work(fail))
-    assert claims(engine) == [("FAILED", 1, {"error": f"{type(error).__name__}: {error}"})]
+    assert claimed(engine) == [("FAILED", 1, {"error": f"{type(error).__name__}: {error}"})]
     assert run_once(engine, RETRY, Work()) == WorkDone("DONE", "RETRY", 2, {"events": 7})
 
 
@@ -98,7 +98,7 @@ def test_who_is_overtaken_while_at_work_is_told_and_stores_nothing(engine: Engin
 
     with pytest.raises(OvertakenError):
         run_once(engine, FIRST, Work(be_overtaken))
-    assert claims(engine) == [("COMPLETED", 2, {"events": 8})]
+    assert claimed(engine) == [("COMPLETED", 2, {"events": 8})]
 
 
 def test_the_retry_of_a_run_that_was_killed_waits_for_the_end_of_its_lease_and_does_the_work(engine: Engine) -> None:

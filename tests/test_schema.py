@@ -17,8 +17,8 @@ from tests.conftest import fresh_database
 from tests.payable import close_owing
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import LEDGER_ROW, STAMP, begin_month, begin_pass, execute, insertion, objection, post, refusal
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.schema import metadata
 

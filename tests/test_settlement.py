@@ -10,10 +10,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.rows import add_movement, add_organization, add_void, instant
-from ticketflow_orch import audit
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement import SettlementOptions, SettlementResult, settle_month
+from ticketflow_orch.settlement import SettlementOptions, SettlementResult, checks, settle_month
 
 MARCH = Month(2026, 3)
 NOW = instant("2026-06-15T12:00")
@@ -117,17 +116,17 @@ def test_the_audit_names_what_was_tampered_with(engine: Engine) -> None:
     settle(engine)
     add_movement(engine, first, 10, "2026-03-10T10:00")  # recorded after the cutoff: late, not dishonest
     with engine.connect() as connection:
-        assert audit.settled_months(connection) == (MARCH,)
-        assert audit.organizations_without_row(connection, MARCH).count == 0
-        assert audit.dishonest_organizations(connection, MARCH).count == 0
-        assert audit.rounding_residue(connection, MARCH) == {"EUR": "0.1"}
-        assert audit.missing_guards(connection) == ()
+        assert checks.settled_months(connection) == (MARCH,)
+        assert checks.organizations_without_row(connection, MARCH).count == 0
+        assert checks.dishonest_organizations(connection, MARCH).count == 0
+        assert checks.rounding_residue(connection, MARCH) == {"EUR": "0.1"}
+        assert checks.missing_guards(connection) == ()
     tamper(engine, f"UPDATE ledger_entry SET captures = captures + 1, net = net + 1 WHERE organization_id = {first}")
     tamper(engine, f"DELETE FROM ledger_entry WHERE organization_id = {second}")
     tamper(engine, "ALTER TABLE ledger_entry DISABLE TRIGGER ledger_entry_append_only")
     with engine.connect() as connection:
-        assert audit.organizations_without_row(connection, MARCH).count == 1
-        assert [breach.what for breach in audit.dishonest_organizations(connection, MARCH).examples] == [
+        assert checks.organizations_without_row(connection, MARCH).count == 1
+        assert [breach.what for breach in checks.dishonest_organizations(connection, MARCH).examples] == [
             "posted 29334, recomputed 29333"
         ]
-        assert audit.missing_guards(connection) == ("trigger ledger_entry_append_only is missing or switched off",)
+        assert checks.missing_guards(connection) == ("trigger ledger_entry_append_only is missing or switched off",)

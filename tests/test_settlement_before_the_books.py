@@ -11,7 +11,7 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.statements import execute, queries
 from tests.test_settlement import MARCH, NOW, close_month, settle, tamper
 from tests.test_settlement_closed_months import APRIL, FEBRUARY
-from ticketflow_orch.books.periods import months_to_close
+from ticketflow_orch.closing.periods import months_to_close
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.due import due_months, late_months, months_due_at
 from ticketflow_orch.settlement.late_movements import last_closed

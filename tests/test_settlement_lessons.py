@@ -13,11 +13,11 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import execute, objection, post
 from tests.test_settlement import MARCH, NOW, ledger, settle
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import explain
 from ticketflow_orch.migrations.ledger_key import KEY
 from ticketflow_orch.months import Month, Window, months_between
-from ticketflow_orch.settlement.dry_run import dry_run
+from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settlement.passes import begin_or_join, plan
+from ticketflow_orch.settlement.preview import dry_run
 
 JANUARY, FEBRUARY, APRIL = Month(2026, 1), Month(2026, 2), Month(2026, 4)
 KEPT = {"commission_rate_bps": 0, "commission_tax_bps": 0}

@@ -15,8 +15,7 @@ from tests.rows import add_movement, add_organization, add_void
 from tests.sessions import becomes
 from tests.statements import execute
 from tests.test_settlement import MARCH, ledger, settle
-from ticketflow_orch import audit
-from ticketflow_orch.settlement import IncompleteSettlementError
+from ticketflow_orch.settlement import IncompleteSettlementError, checks
 from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
 
 POISON = 2**62
@@ -48,15 +47,15 @@ def test_one_poisoned_organization_in_20_000_costs_a_few_transactions_and_nobody
     assert "bigint out of range" in result.parked[0].why
     with engine.connect() as connection:
         assert period_state(connection, MARCH) == "SETTLED"
-        assert [breach.organization for breach in audit.parked_in(connection, MARCH).examples] == ["bulk-12345"]
-        assert audit.organizations_without_row(connection, MARCH).count == 0
-        assert audit.dishonest_organizations(connection, MARCH).count == 0
+        assert [breach.organization for breach in checks.parked_in(connection, MARCH).examples] == ["bulk-12345"]
+        assert checks.organizations_without_row(connection, MARCH).count == 0
+        assert checks.dishonest_organizations(connection, MARCH).count == 0
     for movement in poisonous[:2]:
         add_void(engine, movement)
     corrected = settle(engine)
     assert (corrected.rows_new, corrected.rows_existing, corrected.parked) == (1, 0, ())
     with engine.connect() as connection:
-        assert audit.parked_in(connection, MARCH).count == 0
+        assert checks.parked_in(connection, MARCH).count == 0
         total = connection.execute(text("SELECT sum(captures) FROM ledger_entry")).scalar_one()
     assert total == 20_000 * 100 + POISON
 
@@ -111,7 +110,7 @@ def test_a_month_that_failed_on_too_many_sees_what_was_mended_afterwards(engine:
     assert sorted(ledger(engine, "organization_id", "sequence", "captures")) == [(good, 0, 100), (bad, 0, 0)]
     with engine.connect() as connection:
         assert period_state(connection, MARCH) == "SETTLED"
-        assert audit.dishonest_organizations(connection, MARCH).count == 0
+        assert checks.dishonest_organizations(connection, MARCH).count == 0
 
 
 def test_the_totals_show_what_a_pass_posted_that_was_given_up(engine: Engine) -> None:

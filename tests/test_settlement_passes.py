@@ -14,14 +14,15 @@ from tests.rows import add_movement, add_organization, add_void, instant
 from tests.sessions import Session, becomes
 from tests.statements import LEDGER_ROW, begin_month, execute, insertion, post
 from tests.test_settlement import MARCH, close_month, ledger, settle
-from ticketflow_orch import audit, months
+from ticketflow_orch import months
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement import IncompleteSettlementError, zones
+from ticketflow_orch.periods import zones
+from ticketflow_orch.settlement import IncompleteSettlementError, checks
 from ticketflow_orch.settlement.due import due_months, late_months
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
 from ticketflow_orch.settlement.posting import Pass
-from ticketflow_orch.settlement.report import month_totals
+from ticketflow_orch.settlement.queries import month_totals
 
 FEBRUARY = Month(2026, 2)
 
@@ -130,7 +131,7 @@ def test_a_run_that_joins_a_pass_ends_only_with_all_that_was_recorded_before_it_
     assert (result.joined, result.rows_new, result.rows_adjusted) == (True, 1, 1)
     assert captures(engine) == [(0, 100), (1, 7)]
     with engine.connect() as connection:
-        assert audit.dishonest_organizations(connection, MARCH).count == 0
+        assert checks.dishonest_organizations(connection, MARCH).count == 0
     assert settle(engine).changed_nothing
 
 
@@ -168,7 +169,7 @@ def test_an_organization_that_comes_while_a_pass_runs_is_in_it_or_in_the_next(en
     rows = {organization for _, _, organization in ledger(engine, "sequence", "net", "organization_id")}
     assert rows == {before, 1000, after}
     with engine.connect() as connection:
-        assert audit.organizations_without_row(connection, MARCH).count == 0
+        assert checks.organizations_without_row(connection, MARCH).count == 0
 
 
 def test_a_month_with_nobody_in_it_is_settled_with_nothing(engine: Engine) -> None:
@@ -254,7 +255,7 @@ def test_an_organization_whose_time_zone_becomes_unknown_stays_parked_when_somet
     monkeypatch.setattr(zones, "known_zones", lambda: older)
     assert len(settle(engine).parked) == 1
     with engine.connect() as connection:
-        assert audit.dishonest_organizations(connection, MARCH).count == 0
+        assert checks.dishonest_organizations(connection, MARCH).count == 0
         assert late_months(connection) == ()
 
 

@@ -14,9 +14,9 @@ from sqlalchemy.exc import OperationalError
 
 from tests.homes import variables_for
 from tests.silence import can_cut, wire
-from ticketflow_orch.database import TCP, connect_engine
-from ticketflow_orch.databases import resolve
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import TCP, connect_engine
+from ticketflow_orch.local.databases import resolve
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import Settings
 
 silencing = pytest.mark.skipif(not can_cut(), reason="no process may drop packets here")

@@ -13,13 +13,13 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.statements import deliver, execute, take
 from tests.test_settlement import settle
 from ticketflow_orch.clock import now
-from ticketflow_orch.durations import Traffic
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import run_once
+from ticketflow_orch.monitoring.durations import Traffic
+from ticketflow_orch.monitoring.snapshot import Counted, Situation, read_situation
 from ticketflow_orch.months import Month
-from ticketflow_orch.scheduled_work import run_once
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.situation import Counted, Situation, read_situation
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
 
 SETTINGS = Settings(first_month="2026-01")
 
@@ -274,7 +274,7 @@ def test_no_figure_scans_a_table_that_grows(engine: Engine) -> None:
 
 
 def test_a_question_that_has_to_wait_hides_only_what_it_asks(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ticketflow_orch.situation._LONGEST_QUESTION", 0.1)
+    monkeypatch.setattr("ticketflow_orch.monitoring.snapshot._LONGEST_QUESTION", 0.1)
     add_organization(engine, external_ref="hall-7", timezone="UTC+2")
     with engine.connect() as holding:
         holding.execute(text("LOCK TABLE job_execution"))
@@ -287,7 +287,7 @@ def test_a_question_that_has_to_wait_hides_only_what_it_asks(engine: Engine, mon
 def test_where_the_time_for_all_questions_is_over_the_rest_is_not_asked(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ticketflow_orch.situation._LONGEST", 0.0)
+    monkeypatch.setattr("ticketflow_orch.monitoring.snapshot._LONGEST", 0.0)
     seen = situation(engine)
     assert "outbox" in seen.untold
     assert set(seen.untold.values()) == {"the 0 s for all questions were over"}

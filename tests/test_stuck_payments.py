@@ -9,10 +9,10 @@ from sqlalchemy import Engine, text
 
 from tests.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from tests.statements import execute
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.lifecycle import LifecycleRules, expire_reservations
-from ticketflow_orch.stuck_payments import confirm, expire, stuck_payments
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.stuck_payments import confirm, expire, stuck_payments
 
 NOW = instant("2026-06-02T04:30")
 RESOLVED = "ReservationPaymentResolved:stuck:2026-05-01T10:14:00.000000Z"

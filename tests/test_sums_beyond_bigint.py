@@ -20,17 +20,17 @@ from tests.monthly_statements.books import state
 from tests.payable import request, rows
 from tests.rows import add_movement, add_organization
 from tests.test_settlement import NOW, settle
-from ticketflow_orch.board import read_board
-from ticketflow_orch.books.report import balance_totals, payable_so_far
-from ticketflow_orch.explain import explain
-from ticketflow_orch.late import late_adjustments
-from ticketflow_orch.localization import amount
-from ticketflow_orch.money import written_out
-from ticketflow_orch.payouts.listing import paid_by_currency, requested_so_far
+from ticketflow_orch.closing.queries import balance_totals, payable_so_far
+from ticketflow_orch.formatting.localization import amount
+from ticketflow_orch.formatting.money import written_out
+from ticketflow_orch.payouts.queries import paid_by_currency, requested_so_far
+from ticketflow_orch.reports.board import read_board
+from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement.report import month_totals, top_organizations
-from ticketflow_orch.statements.audit import judged_statements
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.settlement.late_adjustments import late_adjustments
+from ticketflow_orch.settlement.queries import month_totals, top_organizations
+from ticketflow_orch.statements.checks import judged_statements
+from ticketflow_orch.statements.storage import Place
 
 LARGE = 9_000_000_000_000_000_000
 SUM = 3 * LARGE

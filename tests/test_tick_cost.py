@@ -13,8 +13,8 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
-from ticketflow_orch.reminders import ReminderRules, reminders_are_due, send_reminders
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
+from ticketflow_orch.ticketing.reminders import ReminderRules, reminders_are_due, send_reminders
 
 NOW = instant("2026-06-02T02:30")
 MANY = 300_000

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from tests.conftest import run_sql
 from tests.homes import MIGRATING, fresh_home, variables_for
 from ticketflow_orch import cli
-from ticketflow_orch.deadlines import Asked, NoAnswerError, answer_within
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.instance import running, write_home
+from ticketflow_orch.dagster_host.instance import running, write_home
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.monitoring.deadlines import Asked, NoAnswerError, answer_within
 from ticketflow_orch.settings import read_settings
 
 # In place of a quarter of a minute.

@@ -19,15 +19,15 @@ from sqlalchemy import Engine, event
 
 from schedules import close_books_schedule, payouts_schedule, settlement_schedule, statements_schedule
 from tests.rows import instant
-from ticketflow_orch.books import ClosingOptions, IncompleteClosingError, close_month
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.closing import ClosingOptions, IncompleteClosingError, close_month
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, day_window, months_between
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, request_payouts
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, state_month
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.storage import Place
 
 _MAIL_FROM = instant("2025-10-01T00:00")
 # One that cannot be paid or stated keeps nobody else from it, in this month or in those that follow.

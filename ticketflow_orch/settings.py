@@ -18,9 +18,9 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ticketflow_orch.clock import is_in_reach
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.mail_addresses import mail_address
+from ticketflow_orch.formatting.mail_addresses import mail_address
+from ticketflow_orch.formatting.text import is_text
 from ticketflow_orch.months import Month, zone
-from ticketflow_orch.text import is_text
 
 
 def _month_key(value: str) -> str:

@@ -21,7 +21,7 @@ from tests.installed import decide
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import settle, tamper
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.parking import park
+from ticketflow_orch.payouts.parking import park
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 

@@ -19,7 +19,7 @@ from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.money import written_out
+from ticketflow_orch.formatting.money import written_out
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from tests.payable import rows
 from tests.rows import add_movement, add_organization, instant
 from tests.test_settlement import settle, tamper
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.explain import explain
 from ticketflow_orch.months import Month
+from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement.dry_run import dry_run
+from ticketflow_orch.settlement.preview import dry_run
 
 CHAIN = (monthly_settlement, closed_books, payouts, settlement_statements)
 TICK = {"ticketflow/scheduled_for": "2026-05-03T06:30:00+02:00"}

@@ -23,9 +23,9 @@ from tests.books import FEBRUARY, JANUARY, add_payout, settle_and_close
 from tests.payable import pay_from
 from tests.rows import add_movement, add_organization
 from tests.test_settlement import settle
-from ticketflow_orch.board import Board, BoardMonth, Stage, WaitingPayouts
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.parking import park
+from ticketflow_orch.payouts.parking import park
+from ticketflow_orch.reports.board import Board, BoardMonth, Stage, WaitingPayouts
 
 NO_PAYOUTS = WaitingPayouts(0, 0, 0, 0)
 

@@ -14,8 +14,8 @@ from tests.chaos.books import Books, fill, read_books
 from tests.chaos.settlers import Settler
 from tests.conftest import TEMPLATE, fresh_database, run_sql
 from tests.test_settlement import settle
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 
 @dataclass(frozen=True, slots=True)

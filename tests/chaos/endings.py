@@ -14,18 +14,18 @@ from sqlalchemy import Row, text
 from tests.audited import broken
 from tests.chaos.histories import FIRST, Platform, configured
 from tests.oracle import AMOUNTS, amounts, posted, without_zeros
-from ticketflow_orch.board import read_board
-from ticketflow_orch.books.audit import closed_months
-from ticketflow_orch.database import transaction
-from ticketflow_orch.health import problems
+from ticketflow_orch.closing.checks import closed_months
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.monitoring.health import problems
+from ticketflow_orch.monitoring.snapshot import read_situation
 from ticketflow_orch.months import Month
-from ticketflow_orch.parking import unpark
-from ticketflow_orch.payouts.decisions import Selection, confirm, release
+from ticketflow_orch.payouts.actions import Selection, confirm, release
 from ticketflow_orch.payouts.paid_from import first_paid_month
+from ticketflow_orch.payouts.parking import unpark
+from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_over
-from ticketflow_orch.situation import read_situation
-from ticketflow_orch.statements.audit import stated_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.checks import stated_months, statements_that_do_not_add_up
 
 # Organization and currency.
 Account = tuple[int, str]

@@ -25,14 +25,14 @@ from tests.provider_by_hand import Provider
 from tests.rows import add_organization, instant
 from tests.statements import execute
 from tests.unattended import REFUSALS, Schedules, Work, doomed
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.importing import import_folder, undo_import
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.parking import park, unpark
-from ticketflow_orch.payouts.decisions import Selection, hold, reject, release, return_payout
+from ticketflow_orch.payouts.actions import Selection, hold, reject, release, return_payout
+from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.settings import Settings, settings
 from ticketflow_orch.settlement import settle_month
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.storage import Place
 
 ZONES = ("Pacific/Kiritimati", "Europe/Madrid", "Pacific/Pago_Pago")
 CURRENCIES = ("EUR", "JPY", "KWD")

@@ -16,11 +16,11 @@ from sqlalchemy.engine import URL
 from tests.chaos.places import Place, at
 from tests.chaos.process import ForkedProcess
 from tests.rows import instant
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.firings import Firing
-from ticketflow_orch.lifecycle import LifecycleRules, close_events, expire_reservations
-from ticketflow_orch.reminders import ReminderRules, send_reminders
-from ticketflow_orch.scheduled_work import run_once
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.jobs.firings import Firing
+from ticketflow_orch.jobs.run_once import run_once
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 NOW = instant("2026-06-02T02:30")
 LEASE = 1.0

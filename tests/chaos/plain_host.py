@@ -21,8 +21,8 @@ from tests.end_to_end.back_office import BIN, BackOffice, bare_environment
 from tests.homes import variables_for
 from tests.ports import free_port
 from tests.silence import Wire, wire
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 RESTART = 1.0
 

@@ -10,11 +10,11 @@ from typing import NoReturn
 from sqlalchemy.engine import URL
 
 from tests.chaos.process import ForkedProcess
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.delivery.configuration import Delivery, Route
-from ticketflow_orch.delivery.destinations import WebhookDestination, WebhookSecrets
-from ticketflow_orch.delivery.webhook import WebhookTransport
-from ticketflow_orch.relay import Backoff, Patience, drain
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.outbox.delivery.configuration import Delivery, Route
+from ticketflow_orch.outbox.delivery.destinations import WebhookDestination, WebhookSecrets
+from ticketflow_orch.outbox.delivery.webhook import WebhookTransport
+from ticketflow_orch.outbox.relay import Backoff, Patience, drain
 
 # Short, so that what a killed relay held is soon due again.
 DEADLINE = timedelta(seconds=1)

@@ -15,7 +15,7 @@ from tests.chaos.books import CHUNK_SIZE
 from tests.chaos.places import Place, at
 from tests.chaos.process import ForkedProcess
 from tests.test_settlement import MARCH, settle
-from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.settlement.passes import period_state
 
 

@@ -14,8 +14,8 @@ from tests.chaos.op_workers import NOW, OpWorker
 from tests.chaos.places import Place
 from tests.conftest import fresh_database
 from tests.rows import add_organization
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.firings import duplicate_windows
+from ticketflow_orch.jobs.firings import duplicate_windows
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 EVENTS = 40
 PER_EVENT = 3

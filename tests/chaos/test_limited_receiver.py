@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.relay.world import DELIVERED, THROTTLED, Receiver, add_many, delivery, run
-from ticketflow_orch.delivery import Message, Outcome
-from ticketflow_orch.relay import Backoff
+from ticketflow_orch.outbox.delivery import Message, Outcome
+from ticketflow_orch.outbox.relay import Backoff
 
 EVENTS = int(os.environ.get("LIMITED_EVENTS", "500"))
 RATE = max(100.0, EVENTS / 100)

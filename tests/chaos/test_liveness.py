@@ -20,7 +20,7 @@ from tests.conftest import fresh_database
 from tests.installed import decide
 from tests.payable import pay_from
 from tests.rows import instant
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 

@@ -31,9 +31,9 @@ from tests.provider import Provider
 from tests.rows import add_event, add_organization, add_reservation
 from tests.silence import can_cut
 from tests.sinks.smtp_server import SmtpServer
+from ticketflow_orch.dagster_host.run_workers import RunWorker
 from ticketflow_orch.demo_data import load_demo
 from ticketflow_orch.months import Month
-from ticketflow_orch.run_workers import RunWorker
 
 OUTAGES = os.environ.get("OUTAGES", "")
 SHORT = 5.0  # seconds, of any cause in the suite

@@ -19,7 +19,7 @@ from tests.conftest import fresh_database
 from tests.relay.world import add, add_many
 from tests.sessions import becomes
 from tests.sinks.http_receiver import ReceiverProcess
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "600"))
 KILLS = int(os.environ.get("CHAOS_KILLS", "6"))

@@ -21,9 +21,9 @@ from sqlalchemy.exc import OperationalError
 from tests.chaos.books import CHUNK_SIZE, Books, fill, read_books
 from tests.sessions import becomes
 from tests.test_settlement import settle
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import DEFAULT_PARAMETERS, EmbeddedServer
-from ticketflow_orch.migrate import migrate
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 
 LOSSES = int(os.environ.get("CHAOS_KILLS", "8"))
 CRASHES = int(os.environ.get("CHAOS_CRASHES", "1"))

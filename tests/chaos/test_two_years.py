@@ -25,9 +25,9 @@ from schedules.housekeeping import MINUTE_OPS
 from tests.homes import bootstrapped, dagster_storage
 from tests.statements import execute
 from tests.test_automation import seen
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.retention import STEPS, RetentionRules
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.monitoring.retention import STEPS, RetentionRules
 from ticketflow_orch.settings import settings
 
 DAYS = int(os.environ.get("DAYS", "60"))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trustme
 
-from ticketflow_orch.delivery import Message
+from ticketflow_orch.outbox.delivery import Message
 
 SECRETS = {
     "TICKETFLOW_WEBHOOK_SECRET": "whsec_" + base64.b64encode(bytes(range(32))).decode(),

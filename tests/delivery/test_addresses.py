@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ticketflow_orch.delivery.addresses import AddressError, judge
+from ticketflow_orch.outbox.delivery.addresses import AddressError, judge
 
 PUBLIC = (
     "8.8.8.8",

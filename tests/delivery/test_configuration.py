@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.delivery.messages import SECRETS, message, no_commit
-from ticketflow_orch.delivery import Verdict
-from ticketflow_orch.delivery.configuration import Allowance, Delivery, Route, read_delivery
-from ticketflow_orch.delivery.file import FileTransport
-from ticketflow_orch.delivery.smtp import SmtpTransport
-from ticketflow_orch.delivery.webhook import WebhookTransport
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox import MAILS
+from ticketflow_orch.outbox.delivery import Verdict
+from ticketflow_orch.outbox.delivery.configuration import Allowance, Delivery, Route, read_delivery
+from ticketflow_orch.outbox.delivery.file import FileTransport
+from ticketflow_orch.outbox.delivery.smtp import SmtpTransport
+from ticketflow_orch.outbox.delivery.webhook import WebhookTransport
+from ticketflow_orch.outbox.events import MAILS
 from ticketflow_orch.settings import Settings
 
 ENVIRONMENT = SECRETS | {"SMTP_PASSWORD": "s3cret", "PAYMENTS_TOKEN": "Bearer 42"}

@@ -14,11 +14,11 @@ from tests.delivery.messages import message, no_commit
 from tests.payable import close_with, request, rows
 from tests.rows import add_organization
 from ticketflow_orch.cli.demo import DELIVERY
-from ticketflow_orch.delivery import Message, Verdict
-from ticketflow_orch.delivery.configuration import read_delivery
-from ticketflow_orch.delivery.demo import DemoProvider
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.relay import drain
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.outbox.delivery import Message, Verdict
+from ticketflow_orch.outbox.delivery.configuration import read_delivery
+from ticketflow_orch.outbox.delivery.demo import DemoProvider
+from ticketflow_orch.outbox.relay import drain
 from ticketflow_orch.settings import Settings
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.delivery.messages import mail, message, no_commit
-from ticketflow_orch.delivery import FencedError, Verdict
-from ticketflow_orch.delivery.file import FileTransport
+from ticketflow_orch.outbox.delivery import FencedError, Verdict
+from ticketflow_orch.outbox.delivery.file import FileTransport
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,7 +77,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from tests.delivery.messages import message, no_commit
-from ticketflow_orch.delivery.file import FileTransport
+from ticketflow_orch.outbox.delivery.file import FileTransport
 transport = FileTransport(Path(sys.argv[1]))
 for number in range(100):
     transport.send(message(aggregate_id=f"{sys.argv[2]}-{number}-" + "x" * 9000), no_commit)

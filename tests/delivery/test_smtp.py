@@ -13,9 +13,9 @@ import pytest
 
 from tests.delivery.messages import certificates, mail, message, no_commit
 from tests.sinks.smtp_server import MODES, SmtpServer
-from ticketflow_orch.delivery import FencedError, Outcome, Verdict
-from ticketflow_orch.delivery.destinations import SmtpDestination
-from ticketflow_orch.delivery.smtp import EnvelopeError, SmtpTransport, read_envelope
+from ticketflow_orch.outbox.delivery import FencedError, Outcome, Verdict
+from ticketflow_orch.outbox.delivery.destinations import SmtpDestination
+from ticketflow_orch.outbox.delivery.smtp import EnvelopeError, SmtpTransport, read_envelope
 
 
 @pytest.fixture

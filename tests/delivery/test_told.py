@@ -9,9 +9,9 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.rows import instant
-from ticketflow_orch import outbox
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.outbox import EVENT_TYPES, MAILS, OutboxEvent
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.outbox import events
+from ticketflow_orch.outbox.events import EVENT_TYPES, MAILS, OutboxEvent
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,4 +38,4 @@ def test_what_is_rendered_is_a_mail() -> None:
 def test_another_type_is_not_written(engine: Engine) -> None:
     event = OutboxEvent("thing", "1", "Misspelt", {}, "1", instant("2026-06-01T00:00"))
     with engine.connect() as connection, pytest.raises(ValueError, match="'Misspelt' is not in EVENT_TYPES"):
-        outbox.append(connection, event)
+        events.append(connection, event)

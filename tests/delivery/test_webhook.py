@@ -15,8 +15,8 @@ from standardwebhooks import Webhook
 from tests.delivery.messages import SECRETS, message, no_commit
 from tests.delivery.webhooks import transport_to
 from tests.sinks.http_receiver import Behaviour, HttpReceiver, ReceiverProcess
-from ticketflow_orch.delivery import FencedError, Outcome, Verdict
-from ticketflow_orch.delivery.webhook import WebhookTransport
+from ticketflow_orch.outbox.delivery import FencedError, Outcome, Verdict
+from ticketflow_orch.outbox.delivery.webhook import WebhookTransport
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 from tests.delivery.messages import certificates, message, no_commit
 from tests.delivery.webhooks import transport_to
 from tests.sinks.http_receiver import HttpReceiver
-from ticketflow_orch.delivery import Outcome, Verdict
-from ticketflow_orch.delivery.addresses import AddressError
+from ticketflow_orch.outbox.delivery import Outcome, Verdict
+from ticketflow_orch.outbox.delivery.addresses import AddressError
 
 
 @pytest.mark.parametrize("port", ["closed", "silent"])
@@ -54,7 +54,7 @@ def test_an_address_of_version_6_needs_no_port(monkeypatch: pytest.MonkeyPatch, 
         seen.append(f"{host}/{port}")
         raise AddressError("as far as that")
 
-    monkeypatch.setattr("ticketflow_orch.delivery.webhook.connect", connect)
+    monkeypatch.setattr("ticketflow_orch.outbox.delivery.webhook.connect", connect)
     assert transport_to(url).send(message(), no_commit) == Outcome(Verdict.UNREACHED, "as far as that")
     assert seen == [asked]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tests.delivery.messages import SECRETS
-from ticketflow_orch.delivery.destinations import WebhookDestination, webhook_secrets
-from ticketflow_orch.delivery.webhook import WebhookTransport
+from ticketflow_orch.outbox.delivery.destinations import WebhookDestination, webhook_secrets
+from ticketflow_orch.outbox.delivery.webhook import WebhookTransport
 
 
 def transport_to(url: str, **options: Any) -> WebhookTransport:

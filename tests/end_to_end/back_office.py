@@ -18,8 +18,8 @@ import psutil
 from sqlalchemy import Engine
 
 from tests.ports import free_port
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 BIN = Path(sys.executable).parent
 ASSET = "monthly_settlement"

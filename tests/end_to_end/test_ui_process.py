@@ -21,7 +21,7 @@ import pytest
 
 from tests.homes import fresh_home
 from tests.ports import free_port
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 LOCATION = """
 import time

@@ -34,7 +34,7 @@ NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_D
 # What a removed project leaves below /var/lib/ticketflow.
 REMOVE = """
 from pathlib import Path
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.local.postgres import EmbeddedServer
 EmbeddedServer(Path(".ticketflow")).remove()
 """
 

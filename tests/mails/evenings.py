@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from tests.mails.relayed import Mailbox, relay, window
 from tests.rows import add_event, add_organization, add_reservation, instant
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 BEFORE = instant("2026-01-01T00:00")
 START = instant("2026-06-02T18:00")

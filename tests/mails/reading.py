@@ -10,8 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from tests.rows import instant
-from ticketflow_orch.delivery import Message
-from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
+from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered, Suppressed
 
 EVENT_ID = UUID("0b9f1a52-7c1e-4d3c-9a55-2f6f1f3f7a10")
 

@@ -10,15 +10,15 @@ from typing import Any
 from sqlalchemy import Engine, text
 
 from tests.relay.world import DELIVERED, Receiver, route, run
-from ticketflow_orch.delivery import Outcome
-from ticketflow_orch.delivery.configuration import Delivery
-from ticketflow_orch.delivery.preparing import EventKind
-from ticketflow_orch.mails.message import MailOptions
-from ticketflow_orch.mails.reminders import prepare_reminders
-from ticketflow_orch.outbox import MAILS
-from ticketflow_orch.relay import Drained
-from ticketflow_orch.reminders import ReminderRules
-from ticketflow_orch.reminding import Reminding, is_due, remind
+from ticketflow_orch.mail.message import MailOptions
+from ticketflow_orch.mail.reminders import prepare_reminders
+from ticketflow_orch.outbox.delivery import Outcome
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.delivery.handlers import EventKind
+from ticketflow_orch.outbox.events import MAILS
+from ticketflow_orch.outbox.relay import Drained
+from ticketflow_orch.ticketing.reminders import ReminderRules
+from ticketflow_orch.ticketing.reminding import Reminding, is_due, remind
 
 OPTIONS = MailOptions("tickets@example.com")
 KINDS = {"24h": timedelta(hours=24)}

@@ -14,8 +14,8 @@ from sqlalchemy import Engine, text
 from tests.mails.evenings import EVE, HOUR, add_evening, enable, reminded
 from tests.mails.relayed import Mailbox, relay, window
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.mail_suppression import Reason, clear, list_suppressed, objection, suppress
-from ticketflow_orch.mails.bounces import Read, read_mailbox, read_told, take_in
+from ticketflow_orch.mail.bounces import Read, read_mailbox, read_told, take_in
+from ticketflow_orch.mail.suppression import Reason, clear, list_suppressed, objection, suppress
 
 HARD = ("5.1.1", "failed")
 ORIGINAL = "--b\nContent-Type: message/rfc822\n\nMessage-ID: <{id}@example.com>\nTo: x@example.com\n\nhello\n--b--\n"

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.mails.reading import EVENT_ID
 from tests.rows import instant
-from ticketflow_orch.delivery.smtp import read_envelope
-from ticketflow_orch.mail_addresses import MailAddress, mail_address
-from ticketflow_orch.mails.message import Attachment, Letter, compose, one_line
+from ticketflow_orch.formatting.mail_addresses import MailAddress, mail_address
+from ticketflow_orch.mail.message import Attachment, Letter, compose, one_line
+from ticketflow_orch.outbox.delivery.smtp import read_envelope
 
 AT = instant("2026-06-01T18:00")
 LETTER = Letter(

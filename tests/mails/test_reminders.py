@@ -12,12 +12,12 @@ from sqlalchemy import Engine, text
 from tests.mails.reading import event, read, reason, text_of
 from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.statements import execute, queries
-from ticketflow_orch.delivery import Message
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.delivery.preparing import Prepared, Rendered
-from ticketflow_orch.mails.message import MailOptions
-from ticketflow_orch.mails.reminders import prepare_reminders
-from ticketflow_orch.reminders import ReminderRules, send_reminders
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.mail.message import MailOptions
+from ticketflow_orch.mail.reminders import prepare_reminders
+from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 START = instant("2026-06-02T18:00")
 NOW = START - timedelta(hours=24)

@@ -14,12 +14,12 @@ from tests.mails.reading import event, read, reason, text_of
 from tests.monthly_statements.books import FEBRUARY, MARCH, close, state
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute, queries
-from ticketflow_orch.delivery import Message
-from ticketflow_orch.delivery.kinds import KINDS
-from ticketflow_orch.delivery.preparing import Prepared, Rendered, Suppressed
-from ticketflow_orch.mail_suppression import Reason, suppress
-from ticketflow_orch.mails.message import MailOptions
-from ticketflow_orch.mails.statements import prepare_statements
+from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.mail.message import MailOptions
+from ticketflow_orch.mail.statements import prepare_statements
+from ticketflow_orch.mail.suppression import Reason, suppress
+from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered, Suppressed
 
 BEFORE = instant("2020-01-01T00:00")
 

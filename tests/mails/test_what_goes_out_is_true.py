@@ -14,9 +14,9 @@ from tests.mails.relayed import Mailbox, relay, window
 from tests.relay.world import REFUSED, REJECTED, UNKNOWN
 from tests.rows import add_reservation
 from tests.statements import execute
-from ticketflow_orch import outbox_desk
-from ticketflow_orch.event_changes import changes_are_due
-from ticketflow_orch.mail_suppression import Reason, clear, suppress
+from ticketflow_orch.mail.suppression import Reason, clear, suppress
+from ticketflow_orch.outbox import admin
+from ticketflow_orch.ticketing.event_changes import changes_are_due
 
 MINUTE = timedelta(minutes=1)
 BOTH = {"24h": timedelta(hours=24), "7d": timedelta(days=7)}
@@ -48,7 +48,7 @@ def test_what_a_server_refused_goes_out_with_the_new_hour_to_the_new_holder(engi
     execute(engine, "UPDATE reservation SET buyer_email = 'new.holder@example.com'")
     execute(engine, "UPDATE event SET starts_at = starts_at - interval '2 hours', venue = 'Arena Sur'")
     with engine.begin() as connection:
-        outbox_desk.redrive(connection, outbox_desk.Choice(event_types=["ReminderDue"]))
+        admin.redrive(connection, admin.Choice(event_types=["ReminderDue"]))
     relay(engine, EVE + HOUR, box)
     [_, mail] = box.mails
     assert mail["To"] == "new.holder@example.com"
@@ -75,7 +75,7 @@ def test_what_may_have_arrived_is_not_repeated_once_it_is_no_longer_so_and_the_c
     box = Mailbox(UNKNOWN)
     relay(engine, EVE, box, in_doubt="resend", attempts=1)
     with engine.begin() as connection:
-        outbox_desk.redrive(connection, outbox_desk.Choice(event_types=["ReminderDue"]))
+        admin.redrive(connection, admin.Choice(event_types=["ReminderDue"]))
     move(engine, -HOUR)
     assert relay(engine, EVE, box, in_doubt="resend").suppressed == 1
     assert window(engine, EVE + HOUR).changed == 1
@@ -92,7 +92,7 @@ def test_what_somebody_says_did_not_arrive_is_rendered_anew(engine: Engine) -> N
     execute(engine, "UPDATE reservation SET buyer_email = 'new.holder@example.com'")
     [event_id] = event_ids(engine)
     with engine.begin() as connection:
-        outbox_desk.resolve(connection, {}, event_id, "again", "somebody")
+        admin.resolve(connection, {}, event_id, "again", "somebody")
     relay(engine, EVE + HOUR, box)
     assert [mail["To"] for mail in box.mails] == ["buyer1@example.com", "new.holder@example.com"]
 
@@ -177,14 +177,14 @@ def test_what_is_suppressed_can_be_sent_by_hand_if_nothing_keeps_it_back_and_dro
     relay(engine, EVE, box)
     [event_id] = event_ids(engine)
     with engine.begin() as connection:
-        outbox_desk.resolve(connection, {}, event_id, "again", "somebody")
+        admin.resolve(connection, {}, event_id, "again", "somebody")
     assert relay(engine, EVE, box).suppressed == 1
     execute(engine, "UPDATE reservation SET buyer_email = 'buyer@example.com'")
     with engine.begin() as connection:
-        outbox_desk.resolve(connection, {}, event_id, "dropped", "somebody")
+        admin.resolve(connection, {}, event_id, "dropped", "somebody")
     assert window(engine, EVE + HOUR).taken_up == 0
     with engine.begin() as connection:
-        outbox_desk.resolve(connection, {}, event_id, "again", "somebody")
+        admin.resolve(connection, {}, event_id, "again", "somebody")
     assert relay(engine, EVE + HOUR, box).delivered == 1
 
 

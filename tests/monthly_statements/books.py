@@ -12,7 +12,7 @@ from tests.rows import instant
 from tests.test_settlement import settle
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements import StatementOptions, StatementsResult, state_month
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.storage import Place
 
 FEBRUARY, MARCH, APRIL = Month(2026, 2), Month(2026, 3), Month(2026, 4)
 NOW = instant("2026-06-15T12:00")

@@ -18,8 +18,8 @@ from tests.rows import add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import settle
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.statements.audit import stated_months, statements_that_do_not_add_up
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.checks import stated_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.storage import Place
 
 MONTHS = tuple(months_between(Month(2026, 1), Month(2026, 5)))
 ZONES = ("Pacific/Kiritimati", "Asia/Kathmandu", "Europe/Madrid", "America/St_Johns", "Pacific/Pago_Pago")

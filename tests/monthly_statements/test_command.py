@@ -14,8 +14,8 @@ from tests.homes import fresh_home, variables_for
 from tests.monthly_statements.books import MARCH, close
 from tests.rows import add_movement, add_organization
 from ticketflow_orch import cli
-from ticketflow_orch.embedded import EmbeddedServer
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local.postgres import EmbeddedServer
 
 
 @pytest.fixture

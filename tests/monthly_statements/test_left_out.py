@@ -19,10 +19,10 @@ from tests.poison import cure, poison
 from tests.rows import add_movement, add_organization, instant
 from tests.statements import execute
 from tests.test_settlement import tamper
-from ticketflow_orch.database import SessionLimits, connect_engine
+from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, drafts, state_month, write_statement
-from ticketflow_orch.statements.audit import judged_statements, months_to_state
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.checks import judged_statements, months_to_state
+from ticketflow_orch.statements.storage import Place
 
 MAILED = {"mail_from": instant("2020-01-01T00:00")}
 

@@ -14,8 +14,8 @@ from sqlalchemy import Engine
 from tests.monthly_statements.books import FEBRUARY, MARCH, close, state
 from tests.rows import add_movement, add_organization
 from tests.statements import execute
-from ticketflow_orch.localization import LANGUAGES, amount, percentage, reader_locale
-from ticketflow_orch.statements import page as page_module
+from ticketflow_orch.formatting.localization import LANGUAGES, amount, percentage, reader_locale
+from ticketflow_orch.statements import html as page_module
 
 
 def page_of(folder: Path, reference: str = "teatro", currency: str = "EUR") -> str:

@@ -21,8 +21,8 @@ from tests.monthly_statements.books import FEBRUARY, MARCH, NOW, close, state
 from tests.rows import add_movement, add_organization
 from tests.statements import execute
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.statements import StatementOptions, reading, state_month, tables
-from ticketflow_orch.statements.place import Place, safe_name
+from ticketflow_orch.statements import StatementOptions, queries, state_month, tables
+from ticketflow_orch.statements.storage import Place, safe_name
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,10 +81,10 @@ KILLED_WHILE_WRITING = """
 import sys
 from pathlib import Path
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.database import connect_engine
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements import StatementOptions, state_month
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.storage import Place
 
 def progress(statements):
     if statements == 7:
@@ -130,7 +130,7 @@ def test_the_size_of_a_month_does_not_show_in_memory(
 ) -> None:
     """Of ten times as many organizations, and of ten times as many movements of one, no more is held at a time."""
     monkeypatch.setattr(tables, "_ROWS_A_GROUP", 10)
-    monkeypatch.setattr(reading, "_MOVEMENTS_A_FETCH", 200)
+    monkeypatch.setattr(queries, "_MOVEMENTS_A_FETCH", 200)
     peaks = []
     for month, organizations, movements in ((FEBRUARY, 20, 1200), (MARCH, 200, 12_000)):
         fill(engine, organizations, movements, str(month))

@@ -16,9 +16,9 @@ from tests.test_settlement import settle, tamper
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, write_statement
-from ticketflow_orch.statements.content import Amounts, Statement
-from ticketflow_orch.statements.place import Place
-from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
+from ticketflow_orch.statements.model import Amounts, Statement
+from ticketflow_orch.statements.queries import each_with_its_own, read_movements, read_statements
+from ticketflow_orch.statements.storage import Place
 
 JANUARY = Month(2026, 1)
 

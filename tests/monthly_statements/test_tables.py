@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 
 from tests.monthly_statements.books import FEBRUARY, MARCH, close, state
 from tests.rows import add_movement, add_organization, instant
-from ticketflow_orch.csv_cells import exact
+from ticketflow_orch.formatting.csv_files import exact
 
 
 def rows_of(folder: Path, month: str = "2026-03") -> list[dict[str, str]]:

@@ -7,8 +7,8 @@ import signal
 import sys
 
 from tests.relay.world import DELIVERED, Receiver, delivery, run
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.delivery import Message, Outcome
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.outbox.delivery import Message, Outcome
 
 
 def killed_by_poison(message: Message) -> Outcome:

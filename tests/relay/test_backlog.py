@@ -11,9 +11,9 @@ from sqlalchemy import Connection, Engine, text
 
 from tests.copies import shared_database
 from tests.relay.world import DELIVERED, Receiver, add, add_many, change, delivery, run, states
-from ticketflow_orch.embedded import EmbeddedServer
-from ticketflow_orch.outbox_backlog import read_backlog
-from ticketflow_orch.relay import Round, claiming, is_due, looking
+from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox.backlog import read_backlog
+from ticketflow_orch.outbox.relay import Round, due, fetch, is_due
 
 PENDING, BURIED = 100, 20_000
 
@@ -30,14 +30,14 @@ def test_events_behind_a_head_that_waits_hide_no_others(engine: Engine) -> None:
 
 def test_heads_that_wait_in_many_aggregates_hide_no_others(engine: Engine) -> None:
     # More of them than one step of the walk visits, and what could go comes last in its order.
-    add_many(engine, 2 * (looking.VISITED + 500), aggregates=looking.VISITED + 500)
+    add_many(engine, 2 * (due.VISITED + 500), aggregates=due.VISITED + 500)
     with engine.begin() as connection:
         connection.execute(
             text("""
                 UPDATE outbox_event SET available_at = clock_timestamp() + interval '1 hour'
                 WHERE CAST(payload ->> 'number' AS int) <= CAST(:heads AS int)
             """),
-            {"heads": looking.VISITED + 500},
+            {"heads": due.VISITED + 500},
         )
     add(engine, "free", aggregate="zzz")
     with engine.connect() as connection:
@@ -50,7 +50,7 @@ def test_heads_that_wait_in_many_aggregates_hide_no_others(engine: Engine) -> No
 def test_a_question_about_many_aggregates_is_bounded_and_the_next_one_goes_on(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "PROBED", 50)
+    monkeypatch.setattr(due, "PROBED", 50)
     add_many(engine, 240, aggregates=120)
     with engine.begin() as connection:
         connection.execute(
@@ -106,7 +106,7 @@ def buried(server: EmbeddedServer) -> Iterator[Engine]:
         yield engine
 
 
-WANTED = claiming.Wanted("somebody", 60, "there", ("Told",), (), ())
+WANTED = fetch.Wanted("somebody", 60, "there", ("Told",), (), ())
 VALUES = {**WANTED.parameters, "size": 100, "window": 200, "visited": 2000, "after_type": "", "after_id": ""}
 
 
@@ -117,7 +117,7 @@ def planned(connection: Connection, statement: object) -> str:
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     with psycopg.ClientCursor(driver) as cursor:
-        cursor.execute(looking.PLANNED_ONCE)
+        cursor.execute(due.PLANNED_ONCE)
         cursor.execute(f"PREPARE looked_at AS {numbered}")
         arguments = f"({', '.join(['%s'] * len(names))})" if names else ""
         cursor.execute(f"EXPLAIN (ANALYZE) EXECUTE looked_at {arguments}", [VALUES[name] for name in names])
@@ -131,10 +131,10 @@ def planned(connection: Connection, statement: object) -> str:
 @pytest.mark.parametrize(
     ("statement", "index"),
     [
-        (claiming._CLAIM_OLDEST, "outbox_event_due_idx"),
-        (looking._DUE_OLDEST, "outbox_event_due_idx"),
-        (claiming._CLAIM_SCATTERED, "outbox_event_waiting_idx"),
-        (looking._WAITING, "outbox_event_due_idx"),
+        (fetch._CLAIM_OLDEST, "outbox_event_due_idx"),
+        (due._DUE_OLDEST, "outbox_event_due_idx"),
+        (fetch._CLAIM_SCATTERED, "outbox_event_waiting_idx"),
+        (due._WAITING, "outbox_event_due_idx"),
     ],
     ids=["claim", "probe", "walk", "types"],
 )

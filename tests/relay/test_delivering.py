@@ -31,9 +31,9 @@ from tests.relay.world import (
     stop,
 )
 from tests.sessions import becomes, two_sessions
-from ticketflow_orch.delivery import Message, Outcome, Verdict
-from ticketflow_orch.delivery.configuration import Delivery
-from ticketflow_orch.relay import Backoff
+from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.relay import Backoff
 
 
 @pytest.mark.every_server

@@ -34,11 +34,11 @@ from tests.relay.world import (
     stop,
 )
 from tests.sessions import becomes
-from ticketflow_orch.delivery import Outcome
-from ticketflow_orch.delivery.configuration import Allowance, Delivery, Route
-from ticketflow_orch.outbox_backlog import read_backlog
-from ticketflow_orch.relay import Backoff, Patience, Round, is_due
-from ticketflow_orch.relay.conditions import Condition, conditions
+from ticketflow_orch.outbox.backlog import read_backlog
+from ticketflow_orch.outbox.delivery import Outcome
+from ticketflow_orch.outbox.delivery.configuration import Allowance, Delivery, Route
+from ticketflow_orch.outbox.relay import Backoff, Patience, Round, is_due
+from ticketflow_orch.outbox.relay.conditions import Condition, conditions
 
 # Seconds in which a drain claims its first event, however busy the machine.
 BUDGET = 5

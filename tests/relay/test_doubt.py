@@ -29,11 +29,11 @@ from tests.relay.world import (
     run,
     states,
 )
-from ticketflow_orch.delivery import Commit, FencedError, Message, Outcome, Verdict
-from ticketflow_orch.delivery.configuration import Delivery
-from ticketflow_orch.relay import Backoff
-from ticketflow_orch.relay.claiming import Wanted, claim_oldest, give_back
-from ticketflow_orch.relay.sending import commit_of
+from ticketflow_orch.outbox.delivery import Commit, FencedError, Message, Outcome, Verdict
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.relay import Backoff
+from ticketflow_orch.outbox.relay.executor import commit_of
+from ticketflow_orch.outbox.relay.fetch import Wanted, claim_oldest, give_back
 
 HOUR = timedelta(hours=1)
 

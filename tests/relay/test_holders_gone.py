@@ -32,10 +32,10 @@ from tests.relay.world import (
     states,
     stop,
 )
-from ticketflow_orch.delivery import Message, Outcome
-from ticketflow_orch.delivery.preparing import EventKind
-from ticketflow_orch.outbox_desk import Choice, redrive
-from ticketflow_orch.relay import Round, is_due
+from ticketflow_orch.outbox.admin import Choice, redrive
+from ticketflow_orch.outbox.delivery import Message, Outcome
+from ticketflow_orch.outbox.delivery.handlers import EventKind
+from ticketflow_orch.outbox.relay import Round, is_due
 
 LEASES_ARE_OVER = """
     UPDATE outbox_event SET lease_until = least(lease_until, clock_timestamp()) WHERE state = 'INFLIGHT'

@@ -26,9 +26,9 @@ from tests.relay.world import (
     run,
     states,
 )
-from ticketflow_orch.delivery import Message
-from ticketflow_orch.delivery.preparing import EventKind, Prepared, Recorded, Rendered, Suppressed
-from ticketflow_orch.relay import Backoff
+from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Prepared, Recorded, Rendered, Suppressed
+from ticketflow_orch.outbox.relay import Backoff
 
 
 def name_of(message: Message) -> str:

@@ -11,10 +11,10 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.relay.world import NOW, Receiver, add, change, delivery, event, run, states
-from ticketflow_orch.delivery import Message
-from ticketflow_orch.delivery.preparing import EventKind, Prepared, Rendered, Suppressed
-from ticketflow_orch.relay import reconsidering
-from ticketflow_orch.relay.reconsidering import may_go, reconsider
+from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Prepared, Rendered, Suppressed
+from ticketflow_orch.outbox.relay import reconsidering
+from ticketflow_orch.outbox.relay.reconsidering import may_go, reconsider
 
 LATER = NOW + timedelta(days=1)
 

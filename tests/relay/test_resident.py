@@ -15,10 +15,10 @@ from sqlalchemy import Engine, text
 from tests.cuts import fail
 from tests.relay.world import DELIVERED, GONE, REFUSED, UNREACHED, Receiver, add, add_many, delivery, run, states
 from tests.sessions import becomes
-from ticketflow_orch.delivery import Message, Outcome
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.outbox_desk import resume
-from ticketflow_orch.relay import Drained
+from ticketflow_orch.outbox.admin import resume
+from ticketflow_orch.outbox.delivery import Message, Outcome
+from ticketflow_orch.outbox.relay import Drained
 
 LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
 

@@ -10,10 +10,10 @@ from typing import Any
 from sqlalchemy import Engine, Row, text
 
 from tests.rows import instant
-from ticketflow_orch.delivery import Commit, Message, Outcome, Transport, Verdict
-from ticketflow_orch.delivery.configuration import Delivery, Route
-from ticketflow_orch.delivery.preparing import EventKind
-from ticketflow_orch.relay import Backoff, Drained, Patience, drain
+from ticketflow_orch.outbox.delivery import Commit, Message, Outcome, Transport, Verdict
+from ticketflow_orch.outbox.delivery.configuration import Delivery, Route
+from ticketflow_orch.outbox.delivery.handlers import EventKind
+from ticketflow_orch.outbox.relay import Backoff, Drained, Patience, drain
 
 NOW = instant("2026-06-02T02:30")
 DELIVERED = Outcome(Verdict.DELIVERED, status=200, response="thanks")

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from resources import ClockResource, DatabaseResource
 from schedules import SCHEDULES
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.firings import window_tags
+from ticketflow_orch.jobs.firings import window_tags
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tests.rows import add_movement, add_organization, instant
 from tests.schedules.runs import resources
 from tests.test_settlement import tamper
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.firings import SCHEDULED_FOR
+from ticketflow_orch.jobs.firings import SCHEDULED_FOR
 
 AT = instant("2026-06-15T12:00")
 

@@ -24,8 +24,8 @@ from schedules.settlement import monthly_settlement_job
 from tests.homes import bootstrapped, dagster_storage
 from tests.rows import instant
 from tests.statements import execute
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.embedded import EmbeddedServer
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import settings
 
 NOW = datetime.now(UTC)

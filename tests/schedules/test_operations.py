@@ -19,7 +19,7 @@ from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.schedules.runs import Office, failure, shown
 from tests.statements import execute
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.executions import claim
+from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.months import zone
 
 NOW = instant("2026-06-02T02:30")

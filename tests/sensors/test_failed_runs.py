@@ -25,8 +25,8 @@ from tests.sensors.watch import Watch
 from tests.statements import execute
 from ticketflow_orch.cli.health import _failed_runs
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.firings import window_tags
-from ticketflow_orch.unfinished import unfinished_windows
+from ticketflow_orch.jobs.firings import window_tags
+from ticketflow_orch.jobs.unfinished import unfinished_windows
 
 AT = datetime(2026, 6, 2, 4, tzinfo=UTC)
 RETRIED = {"dagster/will_retry": "true", "dagster/auto_retry_run_id": "another"}

@@ -18,8 +18,8 @@ from tests.homes import dagster_instance, fresh_home
 from tests.relay.world import NOW, add, change, states
 from tests.schedules.runs import failure, shown
 from tests.test_outbox_desk import put
-from ticketflow_orch.database import connect_engine
-from ticketflow_orch.relay import RESIDENT
+from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.outbox.relay import RESIDENT
 
 
 @pytest.fixture(scope="module")

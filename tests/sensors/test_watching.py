@@ -23,14 +23,14 @@ from tests.rows import add_event, add_movement, add_organization, add_reservatio
 from tests.sensors.watch import FIVE_MINUTES, Watch
 from tests.statements import execute
 from tests.test_settlement import settle
-from ticketflow_orch.alerts import standing
-from ticketflow_orch.books.periods import ready_since
-from ticketflow_orch.database import transaction
+from ticketflow_orch.closing.periods import ready_since
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.executions import claim
-from ticketflow_orch.firings import Firing, record, window_tags
-from ticketflow_orch.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.jobs.claims import claim
+from ticketflow_orch.jobs.firings import Firing, record, window_tags
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox.alerts import standing
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
 
 TICK = instant("2026-06-01T02:30")
 MISSED = "WindowMissed close_events"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
-from ticketflow_orch.audit import Finding
 from ticketflow_orch.auditing.model import Asked, findings
-from ticketflow_orch.currencies.in_use import STILL_IN_WITHDRAWN, out_of_use
+from ticketflow_orch.settlement.checks import Finding
+from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN, out_of_use
 
 _MEMBERS = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
 

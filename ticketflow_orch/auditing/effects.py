@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection
 
-from ticketflow_orch.audit import EVERYBODY, Finding
 from ticketflow_orch.auditing.model import Asked, findings
+from ticketflow_orch.settlement.checks import EVERYBODY, Finding
 
 
 def inconsistent_events(connection: Connection, asked: Asked) -> Iterator[Finding]:

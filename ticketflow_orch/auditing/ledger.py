@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.audit import EVERYBODY, Finding, rounding_residue
 from ticketflow_orch.auditing.model import Asked, findings
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.zones import zones_in_use
+from ticketflow_orch.settlement.checks import EVERYBODY, Finding, rounding_residue
 from ticketflow_orch.settlement.posting import LARGEST_ID
-from ticketflow_orch.settlement.zones import zones_in_use
 
 # The organizations of a table that are asked about, and how they are named where nobody knows them.
 _MEMBERS = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"

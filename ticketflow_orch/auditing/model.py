@@ -12,9 +12,9 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from ticketflow_orch import clock
-from ticketflow_orch.audit import EVERYBODY, EXAMPLES, Breach, Finding, Members
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
 
 
 class Scope(StrEnum):

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.audit import Finding
 from ticketflow_orch.auditing.model import Asked, findings
-from ticketflow_orch.books.history import pays_from
-from ticketflow_orch.money import written_out
+from ticketflow_orch.closing.history import pays_from
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.checks import Finding
 
 
 def unbacked_payouts(connection: Connection, asked: Asked) -> Iterator[Finding]:

@@ -49,7 +49,7 @@ from ticketflow_orch.cli import (
     work,
 )
 from ticketflow_orch.errors import InputError, InterruptedRunError
-from ticketflow_orch.text import is_text
+from ticketflow_orch.formatting.text import is_text
 
 FAILED = 1
 REFUSED = 2
@@ -163,7 +163,7 @@ def main() -> None:
         typer.echo(f"error: {error.filename or 'a file'}: {error.strerror}; {fix}.", err=True)
         sys.exit(FAILED if error.errno in _FULL else REFUSED)
     except Exception as error:
-        from ticketflow_orch.database_faults import database_fault
+        from ticketflow_orch.db.errors import database_fault
 
         fault = database_fault(error)
         if fault is None:

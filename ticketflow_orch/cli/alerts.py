@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.account import account
+from ticketflow_orch.local.account import account
 
 app = typer.Typer(
     help="What was alerted and stands: one line for each subject, however often it occurred.", no_args_is_help=True
@@ -24,9 +24,9 @@ def list_(
     import json
     from dataclasses import asdict
 
-    from ticketflow_orch.alerts import latest, standing
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.outbox.alerts import latest, standing
 
     with database("alerts") as engine, engine.connect() as connection:
         found = latest(connection, limit) if everything else standing(connection)
@@ -64,10 +64,10 @@ def resolve(
 ) -> None:
     """Say that an alert is over, where nothing else shows it; what occurs after that is alerted anew."""
     from ticketflow_orch import clock
-    from ticketflow_orch.alerts import resolve_by_hand
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.counts import counted
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.formatting.counts import counted
+    from ticketflow_orch.outbox.alerts import resolve_by_hand
     from ticketflow_orch.settings import settings
 
     with database("alerts") as engine, transaction(engine) as connection:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.account import account
+from ticketflow_orch.local.account import account
 
 app = typer.Typer(
     help="Movements that look wrong: what came back beyond what was taken, what was captured twice, and the like.",
@@ -23,13 +23,13 @@ def list_(
 ) -> None:
     """List what looks wrong and nobody has accepted yet, in the order in which it was recorded."""
     from ticketflow_orch import clock
-    from ticketflow_orch.anomalies import read_anomalies
-    from ticketflow_orch.audit import EVERYBODY
     from ticketflow_orch.auditing import organization_members
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.settings import settings
+    from ticketflow_orch.settlement.anomalies import read_anomalies
+    from ticketflow_orch.settlement.checks import EVERYBODY
 
     with database("anomalies") as engine, engine.connect() as connection:
         members = EVERYBODY if organization is None else organization_members(connection, organization)
@@ -63,10 +63,10 @@ def accept(
     ] = None,
 ) -> None:
     """Accept what looks wrong with movements and is right: it holds no payout any more until it becomes worse."""
-    from ticketflow_orch import anomalies
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.counts import counted
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.formatting.counts import counted
+    from ticketflow_orch.settlement import anomalies
 
     with database("anomalies") as engine, transaction(engine) as connection:
         closed = anomalies.accept(connection, movements, by or account())

@@ -26,7 +26,7 @@ def audit(
     from ticketflow_orch.auditing import INVARIANTS, Asked, examine, organization_members, snapshot
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import steps_shown
-    from ticketflow_orch.installation import decided
+    from ticketflow_orch.db.installation import decided
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
 

@@ -22,8 +22,8 @@ def close(
 
     Exit code 1 when a month is refused, or a check is red.
     """
-    from ticketflow_orch.account import account
     from ticketflow_orch.cli.session import instance_and_database
+    from ticketflow_orch.local.account import account
     from ticketflow_orch.months import Month, months_between
 
     if (month is None) == (first is None or last is None) or (month is not None and (first or last)):
@@ -52,10 +52,10 @@ def books(
     last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last month to show.")] = None,
 ) -> None:
     """Show what the closed months say, by currency: what was carried in, what is paid, what is carried on."""
-    from ticketflow_orch.books.report import balance_totals
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.closing.queries import balance_totals
+    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
 
     since, until = Month.parse(first or "1970-01"), Month.parse(last or "9998-12")

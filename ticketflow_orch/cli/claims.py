@@ -21,7 +21,7 @@ def list_(
     """List the last 50 claims, the newest first."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
-    from ticketflow_orch.executions import executions, stale_claims
+    from ticketflow_orch.jobs.claims import executions, stale_claims
 
     with database("claims") as engine, engine.connect() as connection:
         if stale:
@@ -57,10 +57,10 @@ def release(
     key: Annotated[str, typer.Argument(help="As `claims list` shows it.")],
 ) -> None:
     """Take a claim from its holder, so that the next run does the work; the holder can no longer finish it."""
-    from ticketflow_orch import executions
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.jobs import claims
 
     with database("claims") as engine, transaction(engine) as connection:
-        executions.release(connection, job, key)
+        claims.release(connection, job, key)
     typer.echo(f"The claim ({job}, {key}) is released; the next run of that window does the work.")

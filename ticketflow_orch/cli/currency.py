@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.account import account
+from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
-    from ticketflow_orch.currencies.replacing import Replaced
+    from ticketflow_orch.closing.currency_replacement import Replaced
 
 app = typer.Typer(help="Currencies: what to do where one is replaced by another.", no_args_is_help=True)
 
@@ -43,8 +43,8 @@ def replace(
     Exit code 1 when some of several organizations are left out.
     """
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.currencies.replacing import preview_replacement, replace_currency
-    from ticketflow_orch.currencies.terms import Terms, Whose
+    from ticketflow_orch.closing.currency_replacement import preview_replacement, replace_currency
+    from ticketflow_orch.closing.currency_terms import Terms, Whose
 
     whose, terms = Whose.named(organization, every), Terms.parse(from_month, to, rate)
     with database("currency") as engine:
@@ -60,8 +60,8 @@ def replace(
 
 def _show(replaced: Replaced) -> None:
     from ticketflow_orch.cli.terminal import plain_table
-    from ticketflow_orch.counts import counted
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.counts import counted
+    from ticketflow_orch.formatting.money import written_out
 
     terms, old, new = replaced.terms, replaced.old, replaced.terms.new
 
@@ -100,7 +100,7 @@ def _show(replaced: Replaced) -> None:
 
 
 def _say_more(count: int) -> None:
-    from ticketflow_orch.counts import counted
+    from ticketflow_orch.formatting.counts import counted
 
     if count:
         typer.echo(f"and {counted(count, 'more organization')}")

@@ -15,8 +15,8 @@ app = typer.Typer(
 @app.command("start")
 def start() -> None:
     """Start the embedded Postgres, bring it up to date, and let it run until `ticketflow db stop`."""
-    from ticketflow_orch.databases import embedded, ensure_running
-    from ticketflow_orch.instance import bootstrap
+    from ticketflow_orch.dagster_host.instance import bootstrap
+    from ticketflow_orch.local.databases import embedded, ensure_running
     from ticketflow_orch.settings import settings
 
     embedded(settings())
@@ -27,7 +27,7 @@ def start() -> None:
 @app.command("stop")
 def stop() -> None:
     """Stop the embedded Postgres, whoever uses it."""
-    from ticketflow_orch import databases
+    from ticketflow_orch.local import databases
     from ticketflow_orch.settings import settings
 
     stopped = databases.stop(settings())
@@ -41,7 +41,7 @@ def url(
     ] = False,
 ) -> None:
     """Print the database's URL with its password, as libpq reads it: psql "$(ticketflow db url)"."""
-    from ticketflow_orch.databases import resolve
+    from ticketflow_orch.local.databases import resolve
     from ticketflow_orch.settings import settings
 
     databases = resolve(settings())

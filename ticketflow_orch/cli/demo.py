@@ -50,13 +50,13 @@ def demo(
     leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing and says
     so.
     """
-    from ticketflow_orch.account import account
     from ticketflow_orch.cli.session import instance_and_database
     from ticketflow_orch.cli.settle import report
     from ticketflow_orch.cli.terminal import console, rows_shown
     from ticketflow_orch.clock import now
     from ticketflow_orch.demo_data import load_demo, require_no_others
     from ticketflow_orch.demo_data.work import ARENA, last_finished, leave_work
+    from ticketflow_orch.local.account import account
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.due import due_months, months_over
@@ -123,8 +123,8 @@ def _require_room(first: Month, last: Month, months: int, organizations: int, *,
 
 
 def _require_no_real_destinations() -> None:
-    from ticketflow_orch.delivery.configuration import HOME_FILE
     from ticketflow_orch.errors import InputError
+    from ticketflow_orch.outbox.delivery.configuration import HOME_FILE
     from ticketflow_orch.settings import settings
 
     sentence = "The demo pays organizations that do not exist, and {} names real destinations; {} for the demo."
@@ -142,9 +142,9 @@ def decide(engine: Engine, first: Month) -> None:
     """
     import os
 
-    from ticketflow_orch.account import account
-    from ticketflow_orch.delivery.agreed import accept_routes
-    from ticketflow_orch.delivery.configuration import HOME_FILE, read_routes
+    from ticketflow_orch.installation.agreed_routes import accept_routes
+    from ticketflow_orch.local.account import account
+    from ticketflow_orch.outbox.delivery.configuration import HOME_FILE, read_routes
     from ticketflow_orch.payouts.paid_from import first_paid_month, set_paid_from
     from ticketflow_orch.settings import settings
 
@@ -206,13 +206,13 @@ def _work(engine: Engine, now: datetime, first_month: Month, misread: str) -> It
     import shlex
     from pathlib import Path
 
-    from ticketflow_orch.counts import counted
     from ticketflow_orch.demo_data.work import corrections, is_misread
-    from ticketflow_orch.parking import parked_by_hand
-    from ticketflow_orch.payouts.listing import payouts
+    from ticketflow_orch.formatting.counts import counted
+    from ticketflow_orch.payouts.parking import parked_by_hand
+    from ticketflow_orch.payouts.queries import payouts
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.due import due_months
-    from ticketflow_orch.settlement.report import late_organizations
+    from ticketflow_orch.settlement.queries import late_organizations
 
     with engine.connect() as connection:
         due = due_months(connection, now, first_month)
@@ -242,10 +242,10 @@ def close_pay_and_state(
     Of what is held for review, what is of organization `kept` stays so. Returns what ran. Statements of the months
     before would take longer than anybody watches; the schedule writes them.
     """
-    from ticketflow_orch.books.periods import months_to_close
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
+    from ticketflow_orch.closing.periods import months_to_close
     from ticketflow_orch.payouts.request import payouts_due_months
-    from ticketflow_orch.statements.audit import months_to_state
+    from ticketflow_orch.statements.checks import months_to_state
 
     with engine.connect() as connection:
         closing = [month for month in months_to_close(connection, now, first_month) if month <= last]
@@ -266,9 +266,9 @@ def _release_but(engine: Engine, kept: str | None) -> None:
 
     A made-up year has months that are more than three times as good as those before.
     """
-    from ticketflow_orch.account import account
-    from ticketflow_orch.payouts.decisions import Selection, release
-    from ticketflow_orch.payouts.listing import payouts
+    from ticketflow_orch.local.account import account
+    from ticketflow_orch.payouts.actions import Selection, release
+    from ticketflow_orch.payouts.queries import payouts
 
     with engine.connect() as connection:
         held = payouts(connection, state="HELD", limit=10_000)
@@ -301,11 +301,11 @@ def deliver(engine: Engine) -> int:
     The demo's provider confirms each payout.
     """
     from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.delivery.agreed import agreeing
-    from ticketflow_orch.delivery.configuration import read_delivery
-    from ticketflow_orch.delivery.kinds import KINDS
-    from ticketflow_orch.payouts.listing import confirmed_payouts
-    from ticketflow_orch.relay import drain
+    from ticketflow_orch.event_handlers import KINDS
+    from ticketflow_orch.installation.agreed_routes import agreeing
+    from ticketflow_orch.outbox.delivery.configuration import read_delivery
+    from ticketflow_orch.outbox.relay import drain
+    from ticketflow_orch.payouts.queries import confirmed_payouts
     from ticketflow_orch.settings import settings
 
     delivery = read_delivery(settings())
@@ -330,8 +330,8 @@ def print_totals(engine: Engine, first: Month, last: Month) -> None:
     from rich.table import Table
 
     from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.money import written_out
-    from ticketflow_orch.settlement.report import month_totals, top_organizations
+    from ticketflow_orch.formatting.money import written_out
+    from ticketflow_orch.settlement.queries import month_totals, top_organizations
 
     with engine.connect() as connection:
         totals = month_totals(connection, first, last)
@@ -360,10 +360,10 @@ def print_statement(engine: Engine, month: Month) -> None:
     from rich.table import Table
 
     from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.explain import explain
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
+    from ticketflow_orch.reports.explain import explain
     from ticketflow_orch.settings import settings
-    from ticketflow_orch.settlement.report import top_organizations
+    from ticketflow_orch.settlement.queries import top_organizations
     from ticketflow_orch.statements import StatementOptions, write_statement
 
     with engine.connect() as connection:

@@ -22,22 +22,8 @@ from dagster_shared.error import SerializableErrorInfo
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from ticketflow_orch.daemons import DaemonMark, two_daemons, working_daemons
-from ticketflow_orch.database import clocks, connect_engine, session_faults
-from ticketflow_orch.database_faults import database_fault
-from ticketflow_orch.databases import DAGSTERS, OURS, Databases, fault, resolve
-from ticketflow_orch.delivery.agreed import FIX, routes_changed
-from ticketflow_orch.delivery.configuration import read_routes
-from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import (
-    Installation,
-    disagreements,
-    other_names,
-    read_installation,
-    standing_still,
-    written,
-)
-from ticketflow_orch.instance import (
+from ticketflow_orch.dagster_host.daemons import DaemonMark, two_daemons, working_daemons
+from ticketflow_orch.dagster_host.instance import (
     POOLS,
     dagster_home,
     home_is_current,
@@ -45,10 +31,24 @@ from ticketflow_orch.instance import (
     unlimited_pools,
     untouched,
 )
-from ticketflow_orch.migrate import require_current_schema
-from ticketflow_orch.process_identity import Life
-from ticketflow_orch.run_launcher import ProcessRunLauncher
-from ticketflow_orch.run_workers import RunWorker
+from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher
+from ticketflow_orch.dagster_host.run_workers import RunWorker
+from ticketflow_orch.db.engine import clocks, connect_engine, session_faults
+from ticketflow_orch.db.errors import database_fault
+from ticketflow_orch.db.installation import (
+    Installation,
+    disagreements,
+    other_names,
+    read_installation,
+    standing_still,
+    written,
+)
+from ticketflow_orch.db.migrate import require_current_schema
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.installation.agreed_routes import FIX, routes_changed
+from ticketflow_orch.local.databases import DAGSTERS, OURS, Databases, fault, resolve
+from ticketflow_orch.local.process_identity import Life
+from ticketflow_orch.outbox.delivery.configuration import read_routes
 from ticketflow_orch.settings import Settings, unknown_variables
 
 if TYPE_CHECKING:
@@ -193,8 +193,8 @@ def _schema(databases: Databases) -> Iterator[Finding]:
 
 def _defences(databases: Databases) -> Iterator[Finding]:
     """Whether the database still guards money, lets runs do their work, and gives sessions what they ask for."""
-    from ticketflow_orch.audit import missing_guards, order_faults
-    from ticketflow_orch.catalogue import foreign_triggers, grant_faults
+    from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
+    from ticketflow_orch.settlement.checks import missing_guards, order_faults
 
     for subject, question, right in (
         ("guards", missing_guards, "all that the migrations built is there and switched on"),

@@ -13,7 +13,7 @@ from ticketflow_orch.errors import InputError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ticketflow_orch.effects import Effect
+    from ticketflow_orch.reports.activity import Effect
 
 _RUN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
@@ -28,7 +28,7 @@ def effects(
     """Show what one reservation, event or organization got: the last 1,000 effects, the oldest of them first."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines
-    from ticketflow_orch.effects import effects_on_event, effects_on_organization, effects_on_reservation
+    from ticketflow_orch.reports.activity import effects_on_event, effects_on_organization, effects_on_reservation
 
     if [reservation, event, organization].count(None) != 2:  # noqa: PLR2004 - all but one
         raise InputError("Name one of --reservation, --event and --organization, with its external reference.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ticketflow_orch.databases import Databases
+    from ticketflow_orch.local.databases import Databases
 
 
 def env(
@@ -20,8 +20,8 @@ def env(
     They hold the databases' passwords, and what the database has decided where it answers. Nothing is started: an
     embedded server needs `ticketflow db start`.
     """
-    from ticketflow_orch.databases import OURS, fault, resolve
-    from ticketflow_orch.instance import environment, write_home
+    from ticketflow_orch.dagster_host.instance import environment, write_home
+    from ticketflow_orch.local.databases import OURS, fault, resolve
     from ticketflow_orch.settings import settings
 
     databases = resolve(settings())
@@ -40,10 +40,10 @@ def env(
 
 def _decided(databases: Databases) -> dict[str, str]:
     """What the code location needs of the database's row; nothing where the schema has none yet."""
-    from ticketflow_orch.database import connect_engine
+    from ticketflow_orch.db.engine import connect_engine
+    from ticketflow_orch.db.installation import read_installation, require_agreement
+    from ticketflow_orch.db.migrate import require_current_schema
     from ticketflow_orch.errors import InputError
-    from ticketflow_orch.installation import read_installation, require_agreement
-    from ticketflow_orch.migrate import require_current_schema
     from ticketflow_orch.settings import settings
 
     engine = connect_engine(databases.ticketflow, "ticketflow env", connections=1)

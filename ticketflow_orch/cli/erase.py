@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli.terminal import DryRun
-from ticketflow_orch.counts import counted
+from ticketflow_orch.formatting.counts import counted
 
 # What nobody reaches from here, or nobody may change.
 STAYS = (
@@ -28,11 +28,12 @@ def erase(
 
     Nothing is held back for a reservation without money, or whose event ended longer than TICKETFLOW_ERASE_AFTER ago.
     """
-    from ticketflow_orch import clock, erasure
+    from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
     from ticketflow_orch.settings import settings
+    from ticketflow_orch.ticketing import erasure
 
     whom = erasure.Buyer(buyer, clock.now(settings().fixed_clock), settings().erase_after, name)
     with database("erase") as engine, transaction(engine) as connection:

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from ticketflow_orch.explain import Explanation
+    from ticketflow_orch.reports.explain import Explanation
 
 
 def explain(
@@ -18,8 +18,8 @@ def explain(
 ) -> None:
     """Explain an organization's month: lines by rate, the movements behind them, and what the ledger says."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.explain import explain as explained
     from ticketflow_orch.months import Month
+    from ticketflow_orch.reports.explain import explain as explained
 
     with database("explain") as engine, engine.connect() as connection:
         show(explained(connection, organization, Month.parse(month)))
@@ -71,7 +71,7 @@ def _table(*columns: str, numbers: int) -> Table:
 
 
 def _lines(explanation: Explanation) -> Table:
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
 
     names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
     table = _table("currency", "rate", "tax", *(name.replace("_", " ") for name in names), numbers=8)
@@ -82,7 +82,7 @@ def _lines(explanation: Explanation) -> Table:
 
 
 def _movements(explanation: Explanation) -> Table:
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import to_the_minute
 
     here = explanation.business_timezone
@@ -102,7 +102,7 @@ def _movements(explanation: Explanation) -> Table:
 
 
 def _entries(explanation: Explanation) -> Table:
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
 
     names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
     table = _table(
@@ -120,7 +120,7 @@ def _entries(explanation: Explanation) -> Table:
 
 
 def _balances(explanation: Explanation) -> Table:
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
 
     names = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
     table = _table("currency", "payout", *(name.replace("_", " ") for name in names), numbers=len(names))

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from dagster import DagsterInstance
     from sqlalchemy import Engine
 
-    from ticketflow_orch.databases import Databases
-    from ticketflow_orch.deadlines import Asked
-    from ticketflow_orch.installation import Installation
+    from ticketflow_orch.db.installation import Installation
+    from ticketflow_orch.local.databases import Databases
+    from ticketflow_orch.monitoring.deadlines import Asked
     from ticketflow_orch.settings import Settings
 
 _LAUNCH_AGAIN = "correct what it says and launch it again in the UI, or leave it to its next window"
@@ -65,8 +65,8 @@ def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
     Raises:
         InputError: the settings themselves contradict each other.
     """
-    from ticketflow_orch.databases import resolve
-    from ticketflow_orch.deadlines import Asked, NoAnswerError
+    from ticketflow_orch.local.databases import resolve
+    from ticketflow_orch.monitoring.deadlines import Asked, NoAnswerError
 
     databases = resolve(settings)
     longest = LONGEST if longest is None else longest
@@ -91,7 +91,7 @@ def _has_told(asked: Asked[str], is_usable: threading.Event, deadline: float) ->
 
 
 def _ours(databases: Databases, settings: Settings, is_usable: threading.Event) -> Iterator[str]:
-    from ticketflow_orch.database import connect_engine
+    from ticketflow_orch.db.engine import connect_engine
 
     engine = connect_engine(databases.ticketflow, "ticketflow health", connections=2)
     try:
@@ -106,7 +106,7 @@ def _ours(databases: Databases, settings: Settings, is_usable: threading.Event) 
 
 
 def _dagsters(databases: Databases, settings: Settings, ours_is_usable: Callable[[], bool]) -> Iterator[str]:
-    from ticketflow_orch.database import connect_engine
+    from ticketflow_orch.db.engine import connect_engine
 
     engine = connect_engine(databases.ticketflow, "ticketflow health", connections=1)
     try:
@@ -139,9 +139,9 @@ def _answered(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _database(databases: Databases, engine: Engine) -> str | None:
-    from ticketflow_orch.databases import OURS, fault
+    from ticketflow_orch.db.migrate import require_current_schema
     from ticketflow_orch.errors import InputError
-    from ticketflow_orch.migrate import require_current_schema
+    from ticketflow_orch.local.databases import OURS, fault
 
     found = fault(databases.ticketflow, OURS)
     if found is not None:
@@ -155,9 +155,9 @@ def _database(databases: Databases, engine: Engine) -> str | None:
 
 def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     from ticketflow_orch.cli.session import take_over
-    from ticketflow_orch.health import problems
-    from ticketflow_orch.installation import read_installation, standing_still
-    from ticketflow_orch.situation import read_situation
+    from ticketflow_orch.db.installation import read_installation, standing_still
+    from ticketflow_orch.monitoring.health import problems
+    from ticketflow_orch.monitoring.snapshot import read_situation
 
     with engine.connect() as connection:
         installed = read_installation(connection)
@@ -174,7 +174,7 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
 
 def _told(engine: Engine) -> Iterator[str]:
     """What was alerted, stands, and shows nowhere else."""
-    from ticketflow_orch.alerts import standing
+    from ticketflow_orch.outbox.alerts import standing
 
     with engine.connect() as connection:
         found = standing(connection, ["PayoutContradicted"])
@@ -187,8 +187,8 @@ def _told(engine: Engine) -> Iterator[str]:
 
 
 def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
-    from ticketflow_orch.delivery.agreed import FIX, routes_changed
-    from ticketflow_orch.delivery.configuration import read_routes
+    from ticketflow_orch.installation.agreed_routes import FIX, routes_changed
+    from ticketflow_orch.outbox.delivery.configuration import read_routes
 
     differences = routes_changed(installed.routes_digest, read_routes(settings))
     if differences:
@@ -199,8 +199,8 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
     """What Dagster's storage tells; `ours` waits for our own database, and is None where that tells nothing."""
     from ticketflow_orch.cli.automation import standing_still
     from ticketflow_orch.cli.diagnosis import State, daemon, daemon_since, paused_pools, runs_without_worker
-    from ticketflow_orch.databases import DAGSTERS, fault
-    from ticketflow_orch.instance import dagster_home, home_is_current, storage_is_current, untouched
+    from ticketflow_orch.dagster_host.instance import dagster_home, home_is_current, storage_is_current, untouched
+    from ticketflow_orch.local.databases import DAGSTERS, fault
 
     found = fault(databases.dagster, DAGSTERS)
     if found is not None:
@@ -233,7 +233,7 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
 def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Settings) -> Iterator[str]:
     from sensors.missed_windows import PATIENCE, windows
     from ticketflow_orch import clock
-    from ticketflow_orch.missed import first_firing, without_firing
+    from ticketflow_orch.jobs.missed import first_firing, without_firing
 
     now = clock.now(settings.fixed_clock)
     with engine.connect() as connection:
@@ -265,7 +265,7 @@ def _failed_runs(engine: Engine, instance: DagsterInstance) -> Iterator[str]:
 
     from schedules import ALWAYS_REQUESTING
     from sensors.failed_runs import standing_failures
-    from ticketflow_orch.unfinished import unfinished_windows
+    from ticketflow_orch.jobs.unfinished import unfinished_windows
 
     daily = [schedule.job_name.removesuffix("_job") for schedule in ALWAYS_REQUESTING]
     with engine.connect() as connection:

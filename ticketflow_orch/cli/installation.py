@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.account import account
+from ticketflow_orch.local.account import account
 
 app = typer.Typer(help="What decides about money in this database: show it, and change it with who and when.")
 _FOLLOWS = {
@@ -29,9 +29,9 @@ def show(
     """Show what decides about money in this database: each value, since when, and who decided it."""
     if context.invoked_subcommand is not None:
         return
-    from ticketflow_orch import installation
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.db import installation
 
     with database("installation", agreeing=False) as engine, engine.connect() as connection:
         installed = installation.read_installation(connection)
@@ -63,7 +63,7 @@ def set_(
 ) -> None:
     """Change one of them. Refused where it would leave months behind."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.deciding import change
+    from ticketflow_orch.installation.deciding import change
 
     with database("installation set", agreeing=False) as engine:
         before, after = change(engine, name, value, by or account())
@@ -78,13 +78,13 @@ def set_(
 def accept_routes(by: By = None) -> None:
     """Deliver by the file that TICKETFLOW_DELIVERY names here from now on, and say what is different."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.delivery import agreed
-    from ticketflow_orch.delivery.configuration import read_routes
+    from ticketflow_orch.installation import agreed_routes
+    from ticketflow_orch.outbox.delivery.configuration import read_routes
     from ticketflow_orch.settings import settings
 
     routes = read_routes(settings())
     with database("installation accept-routes", agreeing=False) as engine:
-        differences = agreed.accept_routes(engine, routes, by or account())
+        differences = agreed_routes.accept_routes(engine, routes, by or account())
     for difference in differences:
         typer.echo(f"Accepted: {difference}.")
     if not differences:

@@ -17,9 +17,9 @@ def late(
     """
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
-    from ticketflow_orch.late import late_adjustments, late_money
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
+    from ticketflow_orch.settlement.late_adjustments import late_adjustments, late_money
 
     asked = None if month is None else Month.parse(month)
     with database("late") as engine, engine.connect() as connection:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.counts import counted
+from ticketflow_orch.formatting.counts import counted
 
 if TYPE_CHECKING:
-    from ticketflow_orch.mails.bounces import Report
+    from ticketflow_orch.mail.bounces import Report
 
 app = typer.Typer(help="Addresses that no mail goes to any more, and mails that are kept back.", no_args_is_help=True)
 Address = Annotated[str, typer.Argument(metavar="ADDRESS", help="An e-mail address, such as buyer@example.com.")]
@@ -26,8 +26,8 @@ def suppressed(
     """List the addresses that no mail goes to: bounced, complained, unsubscribed, or suppressed by hand."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import moment, plain_table
-    from ticketflow_orch.delivery import printable
-    from ticketflow_orch.mail_suppression import list_suppressed
+    from ticketflow_orch.mail.suppression import list_suppressed
+    from ticketflow_orch.outbox.delivery import printable
 
     with database("mail") as engine, engine.connect() as connection:
         found = list_suppressed(connection, address=address, everything=everything, limit=limit)
@@ -57,25 +57,25 @@ def suppress(
     address: Address, reason: Annotated[str, typer.Option(help="Shown beside the address in `mail suppressed`.")]
 ) -> None:
     """Send no mail to an address any more, until it is cleared."""
-    from ticketflow_orch import mail_suppression
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.mail import suppression
 
-    by_hand = mail_suppression.Reason.BY_HAND
+    by_hand = suppression.Reason.BY_HAND
     with database("mail") as engine, transaction(engine) as connection:
-        new = mail_suppression.suppress(connection, address, by_hand, reason, by=_who())
+        new = suppression.suppress(connection, address, by_hand, reason, by=_who())
     typer.echo(f"No mail goes to {address} any more." if new else f"{address} is suppressed by hand already.")
 
 
 @app.command("clear")
 def clear(address: Address) -> None:
     """Send mails to an address again; what was kept back for it goes, unless it is too late."""
-    from ticketflow_orch import mail_suppression
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.mail import suppression
 
     with database("mail") as engine, transaction(engine) as connection:
-        mail_suppression.clear(connection, address, _who())
+        suppression.clear(connection, address, _who())
     typer.echo(f"Mails go to {address} again.")
 
 
@@ -87,7 +87,7 @@ def bounces(
 
     Reading one twice changes nothing.
     """
-    from ticketflow_orch.mails.bounces import read_mailbox
+    from ticketflow_orch.mail.bounces import read_mailbox
 
     _take_in(list(read_mailbox(mailbox)))
 
@@ -102,7 +102,7 @@ def told(
     ],
 ) -> None:
     """Suppress the addresses that a provider's webhook told of: SES, Postmark, or objects in our own words."""
-    from ticketflow_orch.mails.bounces import read_told
+    from ticketflow_orch.mail.bounces import read_told
 
     _take_in(list(read_told(file)))
 
@@ -112,8 +112,8 @@ def kept_back(limit: Annotated[int, typer.Option(min=1, max=10_000, help="At mos
     """List mails that are not sent for a reason that may pass; they go by themselves when it has."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import moment, plain_table
-    from ticketflow_orch.delivery import printable
-    from ticketflow_orch.outbox_desk import list_kept_back
+    from ticketflow_orch.outbox.admin import list_kept_back
+    from ticketflow_orch.outbox.delivery import printable
 
     with database("mail") as engine, engine.connect() as connection:
         found = list_kept_back(connection, limit)
@@ -136,8 +136,8 @@ def retry() -> None:
     """Look at all mails that are kept back now, as the schedule of reminders does, and queue those that may go."""
     from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.delivery.kinds import KINDS
-    from ticketflow_orch.relay.reconsidering import reconsider
+    from ticketflow_orch.event_handlers import KINDS
+    from ticketflow_orch.outbox.relay.reconsidering import reconsider
     from ticketflow_orch.settings import settings
 
     with database("mail") as engine:
@@ -147,8 +147,8 @@ def retry() -> None:
 
 def _take_in(reports: Sequence[Report | None]) -> None:
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.mails.bounces import take_in
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.mail.bounces import take_in
 
     with database("mail") as engine, transaction(engine) as connection:
         read = take_in(connection, reports, _who())

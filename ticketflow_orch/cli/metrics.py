@@ -12,8 +12,8 @@ from ticketflow_orch.errors import InputError
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from ticketflow_orch.monitoring.snapshot import Situation
     from ticketflow_orch.settings import Settings
-    from ticketflow_orch.situation import Situation
 
 HOST = "127.0.0.1"
 
@@ -43,9 +43,9 @@ def metrics(
 def _write(said: Settings, textfile: Path | None) -> None:
     from prometheus_client import CollectorRegistry, generate_latest, write_to_textfile
 
-    from ticketflow_orch.deadlines import NoAnswerError, answer_within
-    from ticketflow_orch.metrics import LONGEST, Told, families, is_up
-    from ticketflow_orch.targets import ordinary_file
+    from ticketflow_orch.formatting.output_files import ordinary_file
+    from ticketflow_orch.monitoring.deadlines import NoAnswerError, answer_within
+    from ticketflow_orch.monitoring.metrics import LONGEST, Told, families, is_up
 
     target = None if textfile is None else ordinary_file(textfile)
 
@@ -76,7 +76,7 @@ def _write(said: Settings, textfile: Path | None) -> None:
 
 def _read(said: Settings) -> Situation:
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.situation import read_situation
+    from ticketflow_orch.monitoring.snapshot import read_situation
 
     with database("metrics", agreeing=False) as engine:
         return read_situation(engine, said)
@@ -86,7 +86,7 @@ def _serve(said: Settings, port: int) -> None:
     from prometheus_client import CollectorRegistry
 
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.metrics import TicketFlowCollector
+    from ticketflow_orch.monitoring.metrics import TicketFlowCollector
 
     registry = CollectorRegistry()
     with database("metrics", agreeing=False) as engine:

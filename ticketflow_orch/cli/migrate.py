@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from ticketflow_orch.instance import Instance
+    from ticketflow_orch.dagster_host.instance import Instance
 
 
 def migrate(
@@ -19,8 +19,8 @@ def migrate(
 
     The first time, what decides about money is taken over from the environment: `ticketflow installation` shows it.
     """
-    from ticketflow_orch.delivery.agreed import FIX
-    from ticketflow_orch.instance import Preparing, running
+    from ticketflow_orch.dagster_host.instance import Preparing, running
+    from ticketflow_orch.installation.agreed_routes import FIX
     from ticketflow_orch.settings import settings
 
     with running(settings(), asked=Preparing(own_server=True, rehearsal=rehearsal)) as instance:
@@ -33,10 +33,10 @@ def migrate(
 
 def _other_routes(instance: Instance) -> tuple[bool, tuple[str, ...]]:
     """Whether the database has no routes yet, and how those of this host differ from what it has."""
-    from ticketflow_orch.database import connect_engine
-    from ticketflow_orch.delivery.agreed import routes_changed
-    from ticketflow_orch.delivery.configuration import read_routes
-    from ticketflow_orch.installation import read_installation
+    from ticketflow_orch.db.engine import connect_engine
+    from ticketflow_orch.db.installation import read_installation
+    from ticketflow_orch.installation.agreed_routes import routes_changed
+    from ticketflow_orch.outbox.delivery.configuration import read_routes
     from ticketflow_orch.settings import settings
 
     engine = connect_engine(instance.databases.ticketflow, "ticketflow migrate", connections=1)

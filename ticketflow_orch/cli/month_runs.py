@@ -21,8 +21,8 @@ from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.definitions import defs
 from ticketflow_orch.errors import InputError, InterruptedRunError
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods import zones
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement import zones
 from ticketflow_orch.settlement.passes import latest_progress
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ticketflow_orch.cli.terminal import AsJson, DryRun
-from ticketflow_orch.counts import counted
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.formatting.counts import counted
 
 if TYPE_CHECKING:
     import threading
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from ticketflow_orch.outbox_bulk import Which
-    from ticketflow_orch.outbox_desk import Attempt, Detail, StopKind
+    from ticketflow_orch.outbox.admin import Attempt, Detail, StopKind
+    from ticketflow_orch.outbox.bulk import Which
 
 _NAMED = 20
 
@@ -53,8 +53,8 @@ def list_(
     """List events that are not delivered, the oldest first."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
-    from ticketflow_orch.delivery import printable
-    from ticketflow_orch.outbox_desk import list_events
+    from ticketflow_orch.outbox.admin import list_events
+    from ticketflow_orch.outbox.delivery import printable
 
     with database("outbox") as engine, engine.connect() as connection:
         found = list_events(
@@ -90,13 +90,13 @@ def list_(
 @app.command("show")
 def show(event_id: EventId) -> None:
     """Show all that is known of an event: payload, attempts, the last answer, the bytes that are sent."""
-    from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.delivery.kinds import KINDS
+    from ticketflow_orch.event_handlers import KINDS
+    from ticketflow_orch.outbox import admin
 
     with database("outbox") as engine, engine.connect() as connection:
-        found = outbox_desk.show(connection, KINDS, outbox_desk.parse_event_id(event_id))
-        _print(found, outbox_desk.attempts(connection, found.event.event_id))
+        found = admin.show(connection, KINDS, admin.parse_event_id(event_id))
+        _print(found, admin.attempts(connection, found.event.event_id))
 
 
 @app.command("redrive")
@@ -111,21 +111,21 @@ def redrive(
     dry_run: DryRun = False,
 ) -> None:
     """Retry dead events, under the same ids, with a new budget of attempts."""
-    from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.clock import parse_instant
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.outbox import admin
+    from ticketflow_orch.outbox.delivery.configuration import read_delivery
     from ticketflow_orch.settings import settings
 
     with database("outbox") as engine, transaction(engine) as connection:
-        types = outbox_desk.chosen_types(connection, read_delivery(settings()), event_type, destination)
-        choice = outbox_desk.Choice(
-            [outbox_desk.parse_event_id(one) for one in event_ids or ()],
+        types = admin.chosen_types(connection, read_delivery(settings()), event_type, destination)
+        choice = admin.Choice(
+            [admin.parse_event_id(one) for one in event_ids or ()],
             types,
             None if since is None else parse_instant(since),
         )
-        number = (outbox_desk.would_redrive if dry_run else outbox_desk.redrive)(connection, choice)
+        number = (admin.would_redrive if dry_run else admin.redrive)(connection, choice)
     would = "would be" if dry_run else "to be"
     typer.echo(f"{counted(number, 'event')} {would} delivered again.")
 
@@ -140,10 +140,10 @@ def hold(
     yes: Yes = False,
 ) -> None:
     """Keep a pending event, and with it the later ones of its aggregate, until it is released; or many."""
-    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.outbox import admin
 
     _decide(
-        event_id, ("PENDING",), _Many(event_type, older_than, error), outbox_desk.hold, agreed=yes,
+        event_id, ("PENDING",), _Many(event_type, older_than, error), admin.hold, agreed=yes,
         done="held", said="is held; later ones of its aggregate wait for it.",
     )  # fmt: skip
 
@@ -158,10 +158,10 @@ def release(
     yes: Yes = False,
 ) -> None:
     """Let a held event go, or many."""
-    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.outbox import admin
 
     _decide(
-        event_id, ("HELD",), _Many(event_type, older_than, error), outbox_desk.release, agreed=yes,
+        event_id, ("HELD",), _Many(event_type, older_than, error), admin.release, agreed=yes,
         done="released", said="is due.",
     )  # fmt: skip
 
@@ -181,9 +181,9 @@ def resolve(
     """Say what became of an event in doubt or dead, or of many; drop what is held, take up what is suppressed."""
     from typing import get_args
 
-    from ticketflow_orch import outbox_desk
+    from ticketflow_orch.outbox import admin
 
-    if resolution not in get_args(outbox_desk.Resolution):
+    if resolution not in get_args(admin.Resolution):
         raise InputError(f"--as {resolution} is unknown; say delivered, again, dead or dropped.")
     states = ("IN_DOUBT",) if resolution == "dead" else ("IN_DOUBT", "DEAD")
     _decide(
@@ -195,15 +195,15 @@ def resolve(
 @app.command("destinations")
 def destinations() -> None:
     """List how each destination does: since when nothing arrives there, when it is tried again, what it is sent."""
-    from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import moment, plain_table
-    from ticketflow_orch.delivery import printable
-    from ticketflow_orch.delivery.configuration import read_delivery
+    from ticketflow_orch.outbox import admin
+    from ticketflow_orch.outbox.delivery import printable
+    from ticketflow_orch.outbox.delivery.configuration import read_delivery
     from ticketflow_orch.settings import settings
 
     with database("outbox") as engine, engine.connect() as connection:
-        found = outbox_desk.destinations(connection, read_delivery(settings()))
+        found = admin.destinations(connection, read_delivery(settings()))
     plain_table(
         ("name", "state", "since (UTC)", "not before (UTC)", "events/s at most", "error"),
         (
@@ -239,12 +239,12 @@ def drop(
 @app.command("stops")
 def stops(*, as_json: AsJson = False) -> None:
     """List what is not delivered until somebody resumes it."""
-    from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
+    from ticketflow_orch.outbox import admin
 
     with database("outbox") as engine, engine.connect() as connection:
-        found = outbox_desk.stops(connection)
+        found = admin.stops(connection)
     if as_json:
         json_lines(found)
         return
@@ -267,26 +267,26 @@ def stop(
     destination: Destination = None,
 ) -> None:
     """Deliver nothing of a type, or to a destination, until it is resumed."""
-    from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.outbox import admin
 
     kind, name = _stoppable(event_type, destination)
     with database("outbox") as engine, transaction(engine) as connection:
-        outbox_desk.stop(connection, kind, name, reason, _who())
+        admin.stop(connection, kind, name, reason, _who())
     typer.echo(f"{name} is stopped; what is being sent comes to its end.")
 
 
 @app.command("resume")
 def resume(event_type: EventType = None, destination: Destination = None) -> None:
     """Deliver again what was stopped."""
-    from ticketflow_orch import outbox_desk
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.outbox import admin
 
     kind, name = _stoppable(event_type, destination)
     with database("outbox") as engine, transaction(engine) as connection:
-        outbox_desk.resume(connection, kind, name)
+        admin.resume(connection, kind, name)
     typer.echo(f"{name} is resumed.")
 
 
@@ -308,10 +308,10 @@ def deliver(
 
     from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.delivery.agreed import agreeing
-    from ticketflow_orch.delivery.configuration import read_delivery
-    from ticketflow_orch.delivery.kinds import KINDS
-    from ticketflow_orch.relay import RESIDENT, connections_for, drain
+    from ticketflow_orch.event_handlers import KINDS
+    from ticketflow_orch.installation.agreed_routes import agreeing
+    from ticketflow_orch.outbox.delivery.configuration import read_delivery
+    from ticketflow_orch.outbox.relay import RESIDENT, connections_for, drain
     from ticketflow_orch.settings import settings
 
     delivery = read_delivery(settings())
@@ -368,13 +368,13 @@ def _told_to_end(grace: float) -> threading.Event:
 def _resolving(resolution: str) -> Callable[[Connection, UUID], None]:
     from typing import cast
 
-    from ticketflow_orch import outbox_desk
-    from ticketflow_orch.delivery.kinds import KINDS
+    from ticketflow_orch.event_handlers import KINDS
+    from ticketflow_orch.outbox import admin
 
-    known = cast("outbox_desk.Resolution", resolution)
+    known = cast("admin.Resolution", resolution)
 
     def decide(connection: Connection, event_id: UUID) -> None:
-        outbox_desk.resolve(connection, KINDS, event_id, known, _who())
+        admin.resolve(connection, KINDS, event_id, known, _who())
 
     return decide
 
@@ -399,9 +399,9 @@ def _decide(
 ) -> None:
     """Decide about one event, of which `said` is printed, or about `many` in these states, which are then `done`."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.outbox_bulk import Which
-    from ticketflow_orch.outbox_desk import parse_event_id
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.outbox.admin import parse_event_id
+    from ticketflow_orch.outbox.bulk import Which
     from ticketflow_orch.settings import parse_length
 
     if event_id is None:
@@ -417,14 +417,14 @@ def _decide(
 
 def _about_many(which: Which, done: str, decide: Callable[[Connection, UUID], None], *, agreed: bool) -> None:
     """Count the events that are `which`, by type and state, and decide about them once somebody has `agreed`."""
-    from ticketflow_orch import outbox_bulk
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import moment, plain_table
-    from ticketflow_orch.delivery import printable
+    from ticketflow_orch.outbox import bulk
+    from ticketflow_orch.outbox.delivery import printable
 
     with database("outbox") as engine:
         with engine.connect() as connection:
-            kinds = outbox_bulk.count(connection, which)
+            kinds = bulk.count(connection, which)
         if not kinds:
             typer.echo("There is no such event.")
             return
@@ -439,7 +439,7 @@ def _about_many(which: Which, done: str, decide: Callable[[Connection, UUID], No
             events = counted(sum(kind.events for kind in kinds), "event")
             typer.echo(f"{events} would be {done}; repeat the command with --yes to agree.")
             return
-        number, refused = outbox_bulk.decide(engine, which, decide)
+        number, refused = bulk.decide(engine, which, decide)
     typer.echo(f"{counted(number, 'event')} {done}.")
     for why in refused[:_NAMED]:
         typer.echo(f"left: {why}", err=True)
@@ -448,8 +448,8 @@ def _about_many(which: Which, done: str, decide: Callable[[Connection, UUID], No
 
 
 def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKind, str]:
-    from ticketflow_orch.delivery.configuration import read_delivery
-    from ticketflow_orch.outbox_desk import require_destination
+    from ticketflow_orch.outbox.admin import require_destination
+    from ticketflow_orch.outbox.delivery.configuration import read_delivery
     from ticketflow_orch.settings import settings
 
     if event_type is not None and destination is None:
@@ -471,7 +471,7 @@ def _print(detail: Detail, attempts: Sequence[Attempt]) -> None:
     import json
 
     from ticketflow_orch.cli.terminal import moment
-    from ticketflow_orch.delivery import printable
+    from ticketflow_orch.outbox.delivery import printable
 
     event = detail.event
     for label, value in (

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.account import account
-from ticketflow_orch.counts import counted
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
-    from ticketflow_orch.parking import Parking
+    from ticketflow_orch.payouts.parking import Parking
 
 Organization = Annotated[str | None, typer.Argument(help="The organization's external reference.")]
 By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decided it; unless given, the account's name.")]
@@ -26,9 +26,9 @@ def park(
     What is requested and not sent yet is held. It is settled all the same. Without an organization: list who is parked
     by hand.
     """
-    from ticketflow_orch import parking
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.months import Month
+    from ticketflow_orch.payouts import parking
     from ticketflow_orch.settings import settings
 
     with database("park") as engine:
@@ -54,8 +54,8 @@ def unpark(
 
     The payouts that only the parking held are sent.
     """
-    from ticketflow_orch import parking
     from ticketflow_orch.cli.session import database
+    from ticketflow_orch.payouts import parking
 
     with database("unpark") as engine:
         parked = parking.unpark(engine, organization, by or account())

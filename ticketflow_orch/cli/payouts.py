@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ticketflow_orch.account import account
 from ticketflow_orch.cli.terminal import AsJson
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
     from ticketflow_orch.months import Month
-    from ticketflow_orch.payouts.decisions import Selection
-    from ticketflow_orch.payouts.listing import Payout
+    from ticketflow_orch.payouts.actions import Selection
+    from ticketflow_orch.payouts.queries import Payout
 
 app = typer.Typer(help="Payouts: what was asked for, what became of it, and what you decide.", no_args_is_help=True)
 _MOST = 100
@@ -40,11 +40,11 @@ def list_(
     """List the last 100 payouts, the newest first."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, plain_table
-    from ticketflow_orch.currencies.terms import code
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.closing.currency_terms import code
+    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
-    from ticketflow_orch.payouts.decisions import paused
-    from ticketflow_orch.payouts.listing import payouts
+    from ticketflow_orch.payouts.actions import paused
+    from ticketflow_orch.payouts.queries import payouts
 
     with database("payouts") as engine, engine.connect() as connection:
         stop = paused(connection)
@@ -87,7 +87,7 @@ def show(reference: Reference, *, as_json: AsJson = False) -> None:
     """Show one payout: what became of it, who decided what, and how far its delivery is."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, plain_table
-    from ticketflow_orch.payouts.listing import payout
+    from ticketflow_orch.payouts.queries import payout
 
     with database("payouts") as engine, engine.connect() as connection:
         found = payout(connection, reference)
@@ -177,11 +177,11 @@ def _show_paid_from(connection: Connection) -> None:
 def pause(reason: Reason) -> None:
     """Stop sending payouts, whatever is requested meanwhile; what is being sent comes to its end."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.payouts import actions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.pause(connection, reason, account())
+        actions.pause(connection, reason, account())
     typer.echo("Payouts are paused; `ticketflow payouts resume` sends them again.")
 
 
@@ -189,11 +189,11 @@ def pause(reason: Reason) -> None:
 def resume() -> None:
     """Send payouts again."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.payouts import actions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.resume(connection)
+        actions.resume(connection)
     typer.echo("Payouts are sent again.")
 
 
@@ -201,11 +201,11 @@ def resume() -> None:
 def hold(reference: Reference, reason: Reason) -> None:
     """Keep a payout that was never tried from being sent, until it is released."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.payouts import actions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.hold(connection, reference, reason, account())
+        actions.hold(connection, reference, reason, account())
     typer.echo(f"{reference} is held; `ticketflow payouts release {reference}` sends it.")
 
 
@@ -224,14 +224,14 @@ def release(
     The anomalies that it was held for are accepted with it.
     """
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.payouts import actions
 
     selection = _selection(reference, month, currency)
     with database("payouts") as engine:
-        released = decisions.release(engine, selection, account(), anomalies=anomalies)
+        released = actions.release(engine, selection, account(), anomalies=anomalies)
         with engine.connect() as connection:
-            kept = decisions.held(connection, selection)
-    typer.echo(f"{released:,} released." + (f" {decisions.STILL_HELD.format(kept)}" if kept else ""))
+            kept = actions.held(connection, selection)
+    typer.echo(f"{released:,} released." + (f" {actions.STILL_HELD.format(kept)}" if kept else ""))
 
 
 @app.command("resolve")
@@ -253,10 +253,10 @@ def resolve(
 ) -> None:
     """Settle a payout in doubt by what the provider's people say; `again` also takes a whole month's."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.delivery.agreed import require_routes
-    from ticketflow_orch.delivery.configuration import read_delivery
-    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.installation.agreed_routes import require_routes
+    from ticketflow_orch.outbox.delivery.configuration import read_delivery
+    from ticketflow_orch.payouts import actions
     from ticketflow_orch.payouts.request import EVENT_TYPE
     from ticketflow_orch.settings import settings
 
@@ -268,7 +268,7 @@ def resolve(
             with engine.connect() as connection:
                 # By other routes the doubt would be forgotten where the relay looks up what is in doubt.
                 require_routes(connection, delivery.digest)
-            asked = decisions.ask_again(engine, selection, account(), looked_up=looked_up)
+            asked = actions.ask_again(engine, selection, account(), looked_up=looked_up)
         typer.echo(f"{asked:,} asked for again.")
         return
     if reference is None:
@@ -277,9 +277,9 @@ def resolve(
         raise InputError(f"Say with --reason why payout {reference} is rejected: its organization will ask.")
     with database("payouts") as engine, transaction(engine) as connection:
         if resolution == "confirmed":
-            decisions.confirm(connection, reference, account(), provider_ref)
+            actions.confirm(connection, reference, account(), provider_ref)
         else:
-            decisions.reject(connection, reference, str(reason), account())
+            actions.reject(connection, reference, str(reason), account())
     typer.echo(f"{reference} is {resolution}.")
 
 
@@ -299,18 +299,18 @@ def confirm(
 def return_(reference: Reference, reason: Reason) -> None:
     """Say that a confirmed payout came back; its money returns with the next month that is closed."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
-    from ticketflow_orch.payouts import decisions
+    from ticketflow_orch.db.engine import transaction
+    from ticketflow_orch.payouts import actions
 
     with database("payouts") as engine, transaction(engine) as connection:
-        decisions.return_payout(connection, reference, reason, account())
+        actions.return_payout(connection, reference, reason, account())
     typer.echo(f"{reference} is returned; its money is in the balance of the next month that is closed.")
 
 
 def _selection(reference: str | None, month: str | None, currency: str | None) -> Selection:
-    from ticketflow_orch.currencies.terms import code
+    from ticketflow_orch.closing.currency_terms import code
     from ticketflow_orch.months import Month
-    from ticketflow_orch.payouts.decisions import Selection
+    from ticketflow_orch.payouts.actions import Selection
 
     if (reference is None) == (month is None) or (reference is not None and currency is not None):
         raise InputError("Name one payout by its reference, or a month with --month and, if you like, a --currency.")
@@ -326,7 +326,7 @@ def _why(payout: Payout) -> str:
 
 def _lines(payout: Payout) -> list[tuple[str, str]]:
     from ticketflow_orch.cli.terminal import here, minute
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
 
     return [
         ("payout", payout.reference),

@@ -18,7 +18,7 @@ def stuck(*, as_json: AsJson = False) -> None:
     """List reservations whose payment outlasted its grace; they hold their seats until a person resolves them."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
-    from ticketflow_orch.stuck_payments import stuck_payments
+    from ticketflow_orch.ticketing.stuck_payments import stuck_payments
 
     with database("reservations") as engine, engine.connect() as connection:
         found = stuck_payments(connection, _MOST)
@@ -56,10 +56,11 @@ def resolve(
     import getpass
     import socket
 
-    from ticketflow_orch import clock, stuck_payments
+    from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.database import transaction
+    from ticketflow_orch.db.engine import transaction
     from ticketflow_orch.settings import settings
+    from ticketflow_orch.ticketing import stuck_payments
 
     if confirm == expire:
         raise InputError(f"Say how {reference!r} is resolved: --confirm or --expire.")
@@ -77,8 +78,8 @@ def unticketed(*, as_json: AsJson = False) -> None:
     """List captures that came after their reservation had ended: to be refunded, or sold a ticket anew."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
-    from ticketflow_orch.lifecycle import money_without_ticket
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
+    from ticketflow_orch.ticketing.lifecycle import money_without_ticket
 
     with database("reservations") as engine, engine.connect() as connection:
         found = money_without_ticket(connection, _MOST)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from ticketflow_orch.installation import Installation
+    from ticketflow_orch.db.installation import Installation
 
 
 @contextmanager
@@ -23,13 +23,13 @@ def database(command: str, connections: int = 5, *, agreeing: bool = True) -> It
     Raises:
         InputError: the database cannot be reached, its schema is not this code's, or the settings disagree with it.
     """
-    from ticketflow_orch.account import account
-    from ticketflow_orch.database import connect_engine
-    from ticketflow_orch.databases import serving
-    from ticketflow_orch.deciding import adopt
-    from ticketflow_orch.delivery.agreed import adopt_routes
-    from ticketflow_orch.installation import read_installation, require_agreement
-    from ticketflow_orch.migrate import migrate, require_current_schema
+    from ticketflow_orch.db.engine import connect_engine
+    from ticketflow_orch.db.installation import read_installation, require_agreement
+    from ticketflow_orch.db.migrate import migrate, require_current_schema
+    from ticketflow_orch.installation.agreed_routes import adopt_routes
+    from ticketflow_orch.installation.deciding import adopt
+    from ticketflow_orch.local.account import account
+    from ticketflow_orch.local.databases import serving
     from ticketflow_orch.settings import settings
 
     with serving(settings(), create=False, dagster=False) as databases:
@@ -56,8 +56,8 @@ def instance_and_database(command: str) -> Iterator[Engine]:
     Raises:
         InputError: as `database` does, or Dagster's storage is not that of the installed Dagster.
     """
-    from ticketflow_orch.database import connect_engine
-    from ticketflow_orch.instance import running
+    from ticketflow_orch.dagster_host.instance import running
+    from ticketflow_orch.db.engine import connect_engine
     from ticketflow_orch.settings import settings
 
     with running(settings()) as instance:

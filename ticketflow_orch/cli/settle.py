@@ -13,7 +13,7 @@ from ticketflow_orch.errors import InputError
 if TYPE_CHECKING:
     from ticketflow_orch.cli.month_runs import MonthRun
     from ticketflow_orch.months import Month
-    from ticketflow_orch.settlement.dry_run import DryRun
+    from ticketflow_orch.settlement.preview import DryRun
 
 
 def settle(
@@ -66,7 +66,7 @@ def _rehearse(month: Month, file: Path | None) -> None:
     from ticketflow_orch import clock, months
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.settings import settings
-    from ticketflow_orch.settlement.dry_run import dry_run
+    from ticketflow_orch.settlement.preview import dry_run
 
     with database("settle --dry-run") as engine:
         rehearsed = dry_run(
@@ -84,7 +84,7 @@ def _rehearse(month: Month, file: Path | None) -> None:
 
 def _show(rehearsed: DryRun) -> None:
     from ticketflow_orch.cli.terminal import plain_table
-    from ticketflow_orch.money import written_out
+    from ticketflow_orch.formatting.money import written_out
 
     out = console()
     out.print(f"{rehearsed.month} dry run: nothing was posted.")

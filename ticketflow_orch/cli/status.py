@@ -25,7 +25,7 @@ def show(engine: Engine) -> None:
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.due import due_months
-    from ticketflow_orch.settlement.report import late_organizations, month_statuses, parked_organizations
+    from ticketflow_orch.settlement.queries import late_organizations, month_statuses, parked_organizations
 
     with engine.connect() as connection:
         statuses = month_statuses(connection)

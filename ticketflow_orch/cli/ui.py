@@ -22,13 +22,13 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.processes import Child, Children, listens, socket_folder
+from ticketflow_orch.local.processes import Child, Children, listens, socket_folder
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from ticketflow_orch.daemons import DaemonMark
-    from ticketflow_orch.databases import Databases
+    from ticketflow_orch.dagster_host.daemons import DaemonMark
+    from ticketflow_orch.local.databases import Databases
     from ticketflow_orch.settings import Settings
 
 HOST = "127.0.0.1"
@@ -63,7 +63,7 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
     """
     from dagster import DagsterInstance
 
-    from ticketflow_orch.instance import end_runs_without_worker, running
+    from ticketflow_orch.dagster_host.instance import end_runs_without_worker, running
 
     _refuse_unusable(port)
     home = settings.home.absolute()
@@ -201,9 +201,9 @@ def _refuse_second_daemon(databases: Databases) -> None:
     Raises:
         InputError: it works, in another home or on another host.
     """
-    from ticketflow_orch.daemons import BETWEEN_MARKS
-    from ticketflow_orch.database import connect_engine
-    from ticketflow_orch.process_identity import Life
+    from ticketflow_orch.dagster_host.daemons import BETWEEN_MARKS
+    from ticketflow_orch.db.engine import connect_engine
+    from ticketflow_orch.local.process_identity import Life
 
     engine = connect_engine(databases.dagster, "ticketflow ui", connections=1)
     known: dict[str, float] = {}
@@ -226,7 +226,7 @@ def _refuse_second_daemon(databases: Databases) -> None:
 
 
 def _recent_daemons(engine: Engine, within: float) -> list[DaemonMark]:
-    from ticketflow_orch.daemons import working_daemons
+    from ticketflow_orch.dagster_host.daemons import working_daemons
 
     with engine.connect() as connection:
         return working_daemons(connection, within)

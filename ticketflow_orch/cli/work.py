@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 import typer
 
 from ticketflow_orch.cli.terminal import DryRun
-from ticketflow_orch.counts import counted
+from ticketflow_orch.formatting.counts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from sqlalchemy import Engine
 
-    from ticketflow_orch.firings import Firing
-    from ticketflow_orch.lifecycle import LifecycleRules
+    from ticketflow_orch.jobs.firings import Firing
+    from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 
 app = typer.Typer(
     help="Do the work of a schedule by hand, or say what it would do. A schedule that does it too does no harm.",
@@ -28,8 +28,8 @@ def expire(*, dry_run: DryRun = False) -> None:
     """Expire the reservations whose time is up, and report the payments that outlasted their grace."""
     from dataclasses import asdict
 
-    from ticketflow_orch import lifecycle
     from ticketflow_orch.cli.session import database
+    from ticketflow_orch.ticketing import lifecycle
 
     with database("work expire") as engine:
         rules = _rules()
@@ -49,8 +49,8 @@ def close(*, dry_run: DryRun = False) -> None:
     """Close the events whose end is past, and expire what was still held for them. Months are closed elsewhere."""
     from dataclasses import asdict
 
-    from ticketflow_orch import lifecycle
     from ticketflow_orch.cli.session import database
+    from ticketflow_orch.ticketing import lifecycle
 
     with database("work close") as engine:
         rules = _rules()
@@ -71,12 +71,13 @@ def remind(*, dry_run: DryRun = False) -> None:
     from dataclasses import asdict
     from functools import partial
 
-    from ticketflow_orch import clock, reminders, reminding
+    from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.delivery.kinds import KINDS
-    from ticketflow_orch.installation import decided
+    from ticketflow_orch.db.installation import decided
+    from ticketflow_orch.event_handlers import KINDS
+    from ticketflow_orch.periods.two_clocks import judged_at
     from ticketflow_orch.settings import settings
-    from ticketflow_orch.two_clocks import judged_at
+    from ticketflow_orch.ticketing import reminders, reminding
 
     with database("work remind") as engine:
         with engine.connect() as connection:
@@ -92,16 +93,16 @@ def remind(*, dry_run: DryRun = False) -> None:
 
 def _rules() -> LifecycleRules:
     from ticketflow_orch import clock
-    from ticketflow_orch.account import account
-    from ticketflow_orch.lifecycle import LifecycleRules
+    from ticketflow_orch.local.account import account
     from ticketflow_orch.settings import settings
+    from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 
     return LifecycleRules.configured(settings(), clock.now(settings().fixed_clock), f"by hand: {account()}")
 
 
 def _do(engine: Engine, job: str, work: Callable[[], Mapping[str, object]]) -> None:
     """Do the work under a claim of its own, so that it is listed with all others."""
-    from ticketflow_orch.scheduled_work import run_once
+    from ticketflow_orch.jobs.run_once import run_once
 
     done = run_once(engine, _firing(job), work)
     figures = ", ".join(
@@ -119,7 +120,7 @@ def _firing(job: str) -> Firing:
     from datetime import UTC, datetime
     from uuid import uuid4
 
-    from ticketflow_orch.firings import firing_by_hand
+    from ticketflow_orch.jobs.firings import firing_by_hand
 
     return firing_by_hand(job, str(uuid4()), {}, datetime.now(UTC))
 

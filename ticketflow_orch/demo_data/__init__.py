@@ -14,10 +14,10 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.demo_data.organizer import Organizer, Row
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.importing.kinds import KINDS, Batch, Kind
+from ticketflow_orch.importing.format import KINDS, Batch, Kind
+from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import Counts, import_batches
 from ticketflow_orch.importing.staging import Progress
-from ticketflow_orch.importing.turn import import_turn, vacuum
 from ticketflow_orch.months import Month, months_between
 
 _ORGANIZATIONS_PER_BATCH = 50

@@ -7,7 +7,7 @@ from datetime import UTC, date, datetime, timedelta
 from random import Random
 
 from ticketflow_orch.demo_data.world import FIRST_NAMES, GENRES, LAST_NAMES, PLACES, RATES, WORDS
-from ticketflow_orch.importing.kinds import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Kind
+from ticketflow_orch.importing.format import EVENTS, KINDS, MONEY_MOVEMENTS, ORGANIZATIONS, RESERVATIONS, Kind
 from ticketflow_orch.months import Month, months_between, zone
 
 # Cells in the order of the kind's columns.

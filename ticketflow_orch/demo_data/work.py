@@ -11,13 +11,13 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.csv_cells import Writer
 from ticketflow_orch.demo_data.organizer import Row
-from ticketflow_orch.importing.kinds import MONEY_MOVEMENTS, ORGANIZATIONS, Batch, Kind
+from ticketflow_orch.formatting.csv_files import Writer
+from ticketflow_orch.importing.format import MONEY_MOVEMENTS, ORGANIZATIONS, Batch, Kind
+from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import import_batches
-from ticketflow_orch.importing.turn import import_turn, vacuum
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.parking import park
+from ticketflow_orch.payouts.parking import park
 
 # How many months are left to be settled; before them, a few to compare with.
 MONTHS_LEFT = 3

@@ -11,15 +11,15 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.formatting.output_files import ordinary_file
 from ticketflow_orch.importing.files import read_files
 from ticketflow_orch.importing.folder import escaped, find_files
+from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import Counts, ImportResult, import_batches
 from ticketflow_orch.importing.problems import ImportRefused, Problem, ProblemCount, problems_file
 from ticketflow_orch.importing.staging import Progress
-from ticketflow_orch.importing.turn import import_turn, vacuum
 from ticketflow_orch.importing.undo import UndoResult, undo_import
 from ticketflow_orch.months import Month
-from ticketflow_orch.targets import ordinary_file
 
 __all__ = [
     "Counts",

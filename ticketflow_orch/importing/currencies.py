@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.counts import counted
-from ticketflow_orch.currencies.in_use import out_of_use
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.settlement.currencies import out_of_use
 
 
 def unusual_currencies(connection: Connection) -> Iterator[str]:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.importing.disguises import HEAD, require_csv, require_gzip, require_parquet
 from ticketflow_orch.importing.folder import escaped
-from ticketflow_orch.importing.kinds import KINDS, Batch, Kind
+from ticketflow_orch.importing.format import KINDS, Batch, Kind
 
 # Of a row, line breaks in its cells included: a few kilobytes unpack to more than any machine has.
 LONGEST_ROW = 1 << 20  # bytes

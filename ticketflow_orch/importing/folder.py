@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.importing.kinds import KINDS
+from ticketflow_orch.importing.format import KINDS
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
 _NAMES = [kind.name for kind in KINDS]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.counts import counted
+from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from ticketflow_orch.importing.kinds import (
+from ticketflow_orch.importing.format import (
     EVENTS,
     KINDS,
     MONEY_MOVEMENTS,

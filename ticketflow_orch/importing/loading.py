@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.importing.currencies import unusual_currencies
-from ticketflow_orch.importing.history import history_to_be_paid
-from ticketflow_orch.importing.kinds import (
+from ticketflow_orch.importing.format import (
     EVENTS,
     KINDS,
     MONEY_MOVEMENTS,
@@ -19,6 +18,7 @@ from ticketflow_orch.importing.kinds import (
     Batch,
     Kind,
 )
+from ticketflow_orch.importing.history import history_to_be_paid
 from ticketflow_orch.importing.linking import link
 from ticketflow_orch.importing.oddities import odd_but_allowed
 from ticketflow_orch.importing.problems import ProblemFile

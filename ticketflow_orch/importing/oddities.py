@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sqlalchemy import text
 
-from ticketflow_orch.counts import counted
-from ticketflow_orch.importing.kinds import KINDS, Kind
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.importing.format import KINDS, Kind
 from ticketflow_orch.importing.staging import Staging
 
 # Nobody sold through this platform before the first, nor sells what is further away than the second.

@@ -15,10 +15,10 @@ from typing import IO, TextIO, cast
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.counts import counted
-from ticketflow_orch.csv_cells import Writer
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.targets import ordinary_file
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.csv_files import Writer
+from ticketflow_orch.formatting.output_files import ordinary_file
 
 SHOWN = 100
 _LONGEST_VALUE = 200

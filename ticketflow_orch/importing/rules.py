@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ticketflow_orch.importing.kinds import (
+from ticketflow_orch.importing.format import (
     EVENTS,
     KINDS,
     MONEY_MOVEMENTS,

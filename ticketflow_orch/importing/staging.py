@@ -13,7 +13,7 @@ import psycopg
 from psycopg import sql
 from sqlalchemy import Connection
 
-from ticketflow_orch.importing.kinds import KINDS, Batch, Column, Kind
+from ticketflow_orch.importing.format import KINDS, Batch, Column, Kind
 from ticketflow_orch.importing.problems import Findings, Problem, ProblemFile
 
 # What is being done, and how many rows of it are done.

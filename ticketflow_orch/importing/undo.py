@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from ticketflow_orch.database import LOCK_NOT_AVAILABLE
+from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.importing.kinds import KINDS
+from ticketflow_orch.importing.format import KINDS
+from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import Counts
-from ticketflow_orch.importing.turn import import_turn, vacuum
 
 _FOREIGN_KEY_VIOLATION = "23503"
 

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs the revisions on the connection that `ticketflow_orch.migrate` hands over."""
+"""Alembic's entry: runs the revisions on the connection that `ticketflow_orch.db.migrate` hands over."""
 
 from alembic import context
 

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.delivery import Message
+from ticketflow_orch.outbox.delivery import Message
 
 # Why a payout is held whose organization is parked; after other reasons, if there are any.
 PARKED = "its organization is parked"

@@ -15,12 +15,12 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, text
 from sqlalchemy.exc import ProgrammingError
 
-from ticketflow_orch.books.history import moved, pays_from, pays_from_of
-from ticketflow_orch.counts import counted
-from ticketflow_orch.database import transaction
+from ticketflow_orch.closing.history import moved, pays_from, pays_from_of
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import InputError
-from ticketflow_orch.installation import read_installation
-from ticketflow_orch.money import written_out
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 
 OWN_SHOWN = 100

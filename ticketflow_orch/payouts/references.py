@@ -12,7 +12,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.alerts import Alert, alert_once
+from ticketflow_orch.outbox.alerts import Alert, alert_once
 
 SHARED_ALERT = "PayoutReferenceShared"
 

@@ -10,19 +10,20 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch import bad_rows
-from ticketflow_orch.alerts import Alert, alert_once
-from ticketflow_orch.anomalies import OPEN, search, standing
-from ticketflow_orch.books.history import pays_from_of
-from ticketflow_orch.chunked import NAMED, BadRow, InKeyOrder, in_words, named
-from ticketflow_orch.database import transaction
+from ticketflow_orch.closing.history import pays_from_of
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.jobs import bad_rows
+from ticketflow_orch.jobs.batches import NAMED, BadRow, InKeyOrder, named
 from ticketflow_orch.months import Month
-from ticketflow_orch.outbox import derived_event_id
+from ticketflow_orch.outbox.alerts import Alert, alert_once
+from ticketflow_orch.outbox.events import derived_event_id
 from ticketflow_orch.payouts.backing import PARKED
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
 from ticketflow_orch.settings import Settings
+from ticketflow_orch.settlement.anomalies import OPEN, search, standing
 from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 

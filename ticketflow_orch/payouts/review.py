@@ -8,10 +8,10 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.alerts import Alert, alert_once
-from ticketflow_orch.books.history import pays_from_of
-from ticketflow_orch.money import written_out
+from ticketflow_orch.closing.history import pays_from_of
+from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.outbox.alerts import Alert, alert_once
 
 HELD_FOR_REVIEW = "PayoutsHeldForReview"
 # How many of the last months with payouts a month is compared with.

@@ -17,12 +17,12 @@ from functools import partial
 
 from sqlalchemy import Engine
 
-from ticketflow_orch import outbox
+from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month
-from ticketflow_orch.outbox import Publish
-from ticketflow_orch.retrying import retried
-from ticketflow_orch.settlement.drain import Drain
+from ticketflow_orch.outbox import events
+from ticketflow_orch.outbox.events import Publish
+from ticketflow_orch.periods.zones import require_over
 from ticketflow_orch.settlement.late_movements import next_movement_id, require_order, takes_postings
 from ticketflow_orch.settlement.passes import (
     Drained,
@@ -37,8 +37,8 @@ from ticketflow_orch.settlement.passes import (
     wait_for_writers,
 )
 from ticketflow_orch.settlement.posting import Pass
-from ticketflow_orch.settlement.report import ParkedOrganization, parked_in_pass, posted_by_pass
-from ticketflow_orch.settlement.zones import require_over
+from ticketflow_orch.settlement.queries import ParkedOrganization, parked_in_pass, posted_by_pass
+from ticketflow_orch.settlement.worker import Drain
 
 __all__ = ["Drained", "IncompleteSettlementError", "SettlementOptions", "SettlementResult", "settle_month"]
 
@@ -103,7 +103,7 @@ def settle_month(
     run_id: str,
     settled_by: str,
     options: SettlementOptions | None = None,
-    publish: Publish = outbox.append,
+    publish: Publish = events.append,
     progress: Callable[[Drained], None] = lambda _: None,
     stop: threading.Event | None = None,
 ) -> SettlementResult:

@@ -8,15 +8,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, text
 
 from ticketflow_orch.months import Month, Window, months_between
-from ticketflow_orch.settlement.late_movements import (
-    Unread,
-    changed_months,
-    months_to_watch,
-    takes_postings,
-)
+from ticketflow_orch.periods.windows import month_windows
+from ticketflow_orch.periods.zones import in_unknown_zones, unknown_zones, zones_in_use
+from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch, takes_postings
 from ticketflow_orch.settlement.posting import LARGEST_ID
-from ticketflow_orch.settlement.windows import month_windows
-from ticketflow_orch.settlement.zones import in_unknown_zones, unknown_zones, zones_in_use
 
 
 def due_months(connection: Connection, now: datetime, first_month: Month) -> tuple[Month, ...]:

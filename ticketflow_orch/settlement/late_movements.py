@@ -12,10 +12,10 @@ from typing import Any
 
 from sqlalchemy import Connection, text
 
-from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.errors import InputError
 from ticketflow_orch.months import Month, Window, months_between
-from ticketflow_orch.settlement.windows import Windows
+from ticketflow_orch.periods.windows import Windows
+from ticketflow_orch.settlement.currencies import currency_of
 
 
 def next_movement_id(connection: Connection) -> int:

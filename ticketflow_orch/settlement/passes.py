@@ -9,10 +9,12 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.outbox import OutboxEvent, Publish
-from ticketflow_orch.settlement.cutting import PLAN_ALL
+from ticketflow_orch.outbox.events import OutboxEvent, Publish
+from ticketflow_orch.periods.windows import fix_windows, fixed_windows
+from ticketflow_orch.periods.zones import in_unknown_zones, zones_in_use
+from ticketflow_orch.settlement.chunking import PLAN_ALL
 from ticketflow_orch.settlement.late_movements import (
     PLAN_CHANGED,
     Unread,
@@ -22,8 +24,6 @@ from ticketflow_orch.settlement.late_movements import (
     takes_postings,
 )
 from ticketflow_orch.settlement.posting import Pass
-from ticketflow_orch.settlement.windows import fix_windows, fixed_windows
-from ticketflow_orch.settlement.zones import in_unknown_zones, zones_in_use
 
 
 class IncompleteSettlementError(RuntimeError):

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Connection, TextClause, text
 
-from ticketflow_orch.currencies.in_use import currency_of
 from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.settlement.currencies import currency_of
 
 # What an id may be: the application may name an organization's id, so none is too small.
 SMALLEST_ID, LARGEST_ID = -(2**63), 2**63 - 1

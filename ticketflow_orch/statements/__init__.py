@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, text
 
-from ticketflow_orch import bad_rows
-from ticketflow_orch.chunked import NAMED, is_one_row_s, named
-from ticketflow_orch.counts import counted
-from ticketflow_orch.database import transaction
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_one_row_s
 from ticketflow_orch.errors import InputError
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.jobs import bad_rows
+from ticketflow_orch.jobs.batches import NAMED, named
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.passes import period_state
-from ticketflow_orch.statements.content import LeftOut, StatementsLeftOutError
-from ticketflow_orch.statements.mailing import queue_mails
-from ticketflow_orch.statements.place import Place
+from ticketflow_orch.statements.mail_queue import queue_mails
+from ticketflow_orch.statements.model import LeftOut, StatementsLeftOutError
+from ticketflow_orch.statements.storage import Place
 
 if TYPE_CHECKING:
     from ticketflow_orch.statements.drafts import Draft

@@ -11,9 +11,10 @@ from typing import BinaryIO
 
 from sqlalchemy import Connection
 
-from ticketflow_orch.chunked import is_one_row_s
+from ticketflow_orch.db.errors import is_one_row_s
 from ticketflow_orch.months import Month
-from ticketflow_orch.statements.content import (
+from ticketflow_orch.statements.html import MOVEMENTS_SHOWN, page
+from ticketflow_orch.statements.model import (
     KindsOfMovements,
     LeftOut,
     Movement,
@@ -21,8 +22,7 @@ from ticketflow_orch.statements.content import (
     UnbalancedStatementError,
     must_add_up,
 )
-from ticketflow_orch.statements.page import MOVEMENTS_SHOWN, page
-from ticketflow_orch.statements.reading import each_with_its_own, read_movements, read_statements
+from ticketflow_orch.statements.queries import each_with_its_own, read_movements, read_statements
 from ticketflow_orch.statements.tables import movements_table
 
 

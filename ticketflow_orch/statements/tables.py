@@ -17,9 +17,9 @@ from typing import Any, BinaryIO, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ticketflow_orch.csv_cells import Writer, exact
+from ticketflow_orch.formatting.csv_files import Writer, exact
 from ticketflow_orch.months import zone
-from ticketflow_orch.statements.content import Movement, Statement
+from ticketflow_orch.statements.model import Movement, Statement
 
 _AMOUNT = pa.decimal128(38, 4)
 _INSTANT = pa.timestamp("us", tz="UTC")

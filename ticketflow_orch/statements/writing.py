@@ -13,14 +13,14 @@ from typing import BinaryIO
 
 from sqlalchemy import Connection, Engine
 
-from ticketflow_orch.chunked import InKeyOrder
+from ticketflow_orch.jobs.batches import InKeyOrder
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import SMALLEST_ID
-from ticketflow_orch.statements.content import LeftOut, Statement
 from ticketflow_orch.statements.drafts import Draft, Page, drafts, page_of
-from ticketflow_orch.statements.page import movements_file
-from ticketflow_orch.statements.place import Place, safe_name
-from ticketflow_orch.statements.reading import next_organizations, organization_left_out
+from ticketflow_orch.statements.html import movements_file
+from ticketflow_orch.statements.model import LeftOut, Statement
+from ticketflow_orch.statements.queries import next_organizations, organization_left_out
+from ticketflow_orch.statements.storage import Place, safe_name
 from ticketflow_orch.statements.tables import StatementTables
 
 CSV, PARQUET, ORGANIZATIONS = "statements.csv", "statements.parquet", "organizations"

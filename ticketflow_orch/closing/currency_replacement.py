@@ -1,0 +1,395 @@
+"""Replacing an organization's currency: another one from a month on, and what is still owed converted at a fixed rate.
+
+What closed books carry in the old currency would be below its minimum or refused by the bank for ever. It is taken out
+of one balance and put into the other by two MANUAL movements, dated in the first month that is not closed. What comes
+later in the old currency, such as a refund of an old sale, is carried by that month's books and converted by a repeat.
+Until closed books have taken a conversion in, which those of a parked organization do late, there is no other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy.exc import DBAPIError
+
+from ticketflow_orch.closing.currency_terms import Terms, Whose
+from ticketflow_orch.closing.history import pays_from
+from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, transaction
+from ticketflow_orch.db.installation import read_installation
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.periods.windows import month_windows
+from ticketflow_orch.periods.zones import zones_in_use
+from ticketflow_orch.settlement.currencies import currency_of
+
+SHOWN = 20
+_NOT_ALLOWED = "42501"
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """What an organization is still owed in the old currency, and what becomes of it in the new one; minor units."""
+
+    organization: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """What a replacement does, or did.
+
+    `decided`: organizations whose currency changes now; those of a repeat have changed already. `dated`: the month in
+    which is converted; None: nothing can be yet, `why_not_yet` says why. `converted`: how many organizations, `before`
+    and `after` their sums in minor units; `shown` are the first. `already`: converted before, and no closed books have
+    taken that in. `left_out`: the first organizations for which nothing is done, and why; `left_out_count` is how many.
+    """
+
+    terms: Terms
+    old: str
+    old_exponent: int
+    new_exponent: int
+    decided: int
+    dated: Month | None
+    why_not_yet: str
+    converted: int
+    before: int
+    after: int
+    shown: tuple[Converted, ...]
+    already: int
+    left_out: tuple[tuple[str, str], ...]
+    left_out_count: int
+
+    @property
+    def changes_nothing(self) -> bool:
+        """Whether all is as it is asked for already."""
+        return self.decided == self.converted == 0
+
+
+def preview_replacement(engine: Engine, whose: Whose, terms: Terms) -> Replaced:
+    """What `replace_currency` would do; nothing is written.
+
+    Raises:
+        InputError: as `replace_currency` does.
+    """
+    with _turn(engine) as connection:
+        return _prepare(connection, whose, terms)
+
+
+def replace_currency(engine: Engine, whose: Whose, terms: Terms, by: str) -> Replaced:
+    """Let organizations have another currency from a month on, and convert what they are still owed in the old one.
+
+    One transaction. A repeat does nothing that is done already: the month's decision stands, and what an organization
+    is owed is converted once. The old currency as the new one takes a decision back. Among several organizations those
+    that cannot be converted are left out. `by` is the name of the person who decided it.
+
+    Raises:
+        InputError: an organization or a currency is unknown, the month or a later one is settled, the one organization
+            cannot be converted, or nobody is to be converted; says why and what to do. Nothing was written then.
+    """
+    with _turn(engine) as connection:
+        replaced = _prepare(connection, whose, terms)
+        values = _bound(replaced)
+        connection.execute(_DECIDE, values | {"by": by})
+        if replaced.dated is not None:
+            connection.execute(_CONVERT, values)
+        return replaced
+
+
+@contextmanager
+def _turn(engine: Engine) -> Iterator[Connection]:
+    """A transaction during which no pass and no closing begins or ends, nor another replacement.
+
+    Raises:
+        InputError: the wait for one of them was too long, or this role may not do it.
+    """
+    try:
+        with transaction(engine) as connection:
+            connection.execute(text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"))
+            yield connection
+    except DBAPIError as error:
+        sqlstate = getattr(error.orig, "sqlstate", None)
+        if sqlstate == LOCK_NOT_AVAILABLE:
+            raise InputError(
+                "A settlement or a closing held on to its month; nothing was changed, try again when it has ended."
+            ) from error
+        if sqlstate == _NOT_ALLOWED:
+            raise InputError(
+                "This database role may not replace a currency: it writes movements, which is for the schema's owner; "
+                "name the owner's login in TICKETFLOW_DATABASE_URL."
+            ) from error
+        raise
+
+
+def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
+    """Work out in a temporary table what is to be done for whom."""
+    old = whose.currency or _currency_before(connection, str(whose.organization), terms.from_month)
+    exponents = _exponents(connection, old, terms)
+    dated, why_not_yet = _dated(connection, terms.from_month)
+    windows = month_windows(connection, [dated or terms.from_month], zones_in_use(connection))
+    zones = windows[dated or terms.from_month]
+    numerator, denominator = terms.fraction(*exponents)
+    connection.execute(
+        _REPLACING,
+        {
+            "organization": whose.organization, "old": old, "new": terms.new, "from": terms.from_month.first_day,
+            "before": terms.from_month.previous().first_day, "dated": None if dated is None else dated.first_day,
+            "conversions": f"currency-replaced:____-__:{old}:___:out:%",
+            "numerator": numerator, "denominator": denominator,
+            "timezones": list(zones), "starts": [window.starts_at for window in zones.values()],
+        },
+    )  # fmt: skip
+    row = connection.execute(_SUMS).one()
+    replaced = Replaced(
+        terms=terms, old=old, old_exponent=exponents[0], new_exponent=exponents[1], decided=row.decided, dated=dated,
+        why_not_yet=why_not_yet, converted=row.converted, before=int(row.before), after=int(row.after),
+        shown=tuple(Converted(*each) for each in connection.execute(_SHOWN, {"shown": SHOWN})), already=row.already,
+        left_out=tuple((each.external_ref, each.why) for each in connection.execute(_LEFT_OUT, {"shown": SHOWN})),
+        left_out_count=row.left_out,
+    )  # fmt: skip
+    _require_lawful(connection, whose, replaced, row)
+    return replaced
+
+
+def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, row: Row[Any]) -> None:
+    if not row.members and whose.organization is not None:
+        raise InputError(
+            f"Organization {whose.organization!r} left before {replaced.terms.from_month} and is owed nothing in "
+            f"{replaced.old}; there is nothing to replace."
+        )
+    if not row.members:
+        raise InputError(
+            f"No organization has {replaced.old} as its currency in {replaced.terms.from_month.previous()}, the month "
+            f"before; there is nothing to replace by {replaced.terms.new}."
+        )
+    if whose.organization is not None and replaced.left_out:
+        raise InputError(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
+    if replaced.old == replaced.terms.new and not replaced.decided and not replaced.left_out:
+        raise InputError(
+            f"{replaced.old} is the currency in {replaced.terms.from_month.previous()} already; name another one with "
+            "--to."
+        )
+    if replaced.decided:
+        _require_unsettled(connection, replaced.terms.from_month)
+
+
+def _currency_before(connection: Connection, external_ref: str, month: Month) -> str:
+    row = connection.execute(_CURRENCY, {"ref": external_ref, "before": month.previous().first_day}).one_or_none()
+    if row is None:
+        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+    return str(row.currency)
+
+
+def _exponents(connection: Connection, old: str, terms: Terms) -> tuple[int, int]:
+    known = {row.code: row for row in connection.execute(_CURRENCIES, {"codes": [old, terms.new]})}
+    for code in (old, terms.new):
+        if code not in known:
+            raise InputError(f"Currency {code!r} is unknown; those that are known stand in the table currency.")
+    last_day: date | None = known[terms.new].last_day
+    if last_day is not None and last_day < terms.from_month.first_day:
+        raise InputError(
+            f"{terms.new} is not in use any more in {terms.from_month}: its last day was {last_day}; name another one "
+            "with --to."
+        )
+    return known[old].exponent, known[terms.new].exponent
+
+
+def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str]:
+    """The month in which is converted, the first that is not closed; or None, and why not yet."""
+    installation = read_installation(connection)
+    row = connection.execute(_BOOKS).one()
+    if row.closing is not None:
+        raise InputError(f"{Month.of_day(row.closing)} is being closed; try again when it is.")
+    month = installation.first_month if row.closed is None else Month.of_day(row.closed).next()
+    if month < from_month:
+        return None, (
+            f"{month} is not closed: what is left over is known when all months before {from_month} are, and converted "
+            "by the same command"
+        )
+    if installation.payouts_from is not None and month < installation.payouts_from:
+        return None, (
+            f"{month} is before {installation.payouts_from}, the first month that is paid here: what is about it is "
+            "settled elsewhere"
+        )
+    return month, ""
+
+
+def _require_unsettled(connection: Connection, from_month: Month) -> None:
+    row = connection.execute(_SETTLED, {"from": from_month.first_day}).one_or_none()
+    if row is not None:
+        month, last = Month.of_day(row.month), Month.of_day(row.last)
+        state = "being settled" if row.state == "OPEN" else row.state.lower()
+        raise InputError(
+            f"{month} is {state}, so its currency stays; the first month from which another one can be in force is "
+            f"{last.next()}."
+        )
+
+
+def _bound(replaced: Replaced) -> dict[str, object]:
+    terms = replaced.terms
+    return {
+        "old": replaced.old,
+        "new": terms.new,
+        "from": terms.from_month.first_day,
+        "reference": f"currency-replaced:{replaced.dated}:{replaced.old}:{terms.new}",
+        "reason": f"{terms.new} replaces {replaced.old}: 1 {terms.new} = {terms.rate.normalize():f} {replaced.old}",
+    }
+
+
+_CURRENCY = text(f"""
+    SELECT {currency_of("CAST(:before AS date)")} AS currency FROM organization WHERE external_ref = CAST(:ref AS text)
+""")
+
+_CURRENCIES = text("""
+    SELECT code, exponent, last_day FROM currency WHERE code = ANY (CAST(:codes AS char(3)[]))
+""")
+
+_BOOKS = text("""
+    SELECT max(month) FILTER (WHERE state = 'CLOSED') AS closed, min(month) FILTER (WHERE state = 'CLOSING') AS closing
+    FROM settlement_period
+""")
+
+_SETTLED = text("""
+    SELECT month, state, max(month) OVER () AS last FROM settlement_period AS period
+    WHERE month >= CAST(:from AS date) AND (state <> 'OPEN' OR EXISTS (
+        SELECT FROM settlement_pass WHERE settlement_pass.month = period.month AND settlement_pass.state = 'RUNNING'))
+    ORDER BY month LIMIT 1
+""")
+
+# A conversion that no balance has taken in, since there is none of its month or a later one; or one of that very month
+# that was not read when it was closed, and so is posted later. One that is voided stands in the way of its own
+# reference only.
+_NOT_IN_THE_BOOKS = """
+    SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
+    FROM money_movement AS conversion
+    WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
+        AND conversion.currency = CAST(:old AS char(3)) AND external_ref LIKE CAST(:conversions AS text)
+        AND occurred_at >= coalesce(CAST(last_month - 1 AS timestamp) AT TIME ZONE 'UTC', '-infinity')
+        AND (
+            last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
+            OR conversion.id >= (SELECT read_to FROM settlement_period WHERE month = last_month)
+            OR EXISTS (
+                SELECT FROM settlement_period AS period JOIN ledger_entry AS entry ON entry.month = period.month
+                WHERE period.month > last_month AND entry.organization_id = member.id
+                    AND entry.currency = conversion.currency AND origin_month = last_month))
+        AND (
+            split_part(external_ref, ':', 4) = CAST(:new AS text)
+            OR NOT EXISTS (SELECT FROM money_movement WHERE is_void AND reverses_id = conversion.id))
+    ORDER BY split_part(external_ref, ':', 4) = CAST(:new AS text), conversion.id DESC
+    LIMIT 1
+"""
+
+# Remaining is what the books carry and what waits to come into them. It is divided exactly and rounded once, half-up on
+# magnitude. An organization that left before and is owed nothing has nothing to replace. It is in balances with all its
+# currencies or with none, so its last one of any tells what they have taken in.
+_REPLACING = text(f"""
+    CREATE TEMPORARY TABLE replacing ON COMMIT DROP AS
+    WITH member AS MATERIALIZED (
+        SELECT id, external_ref, timezone, left_on, {pays_from()} AS pays_from,
+            {currency_of("CAST(:from AS date)")} AS present,
+            (SELECT max(month) FROM organization_balance WHERE organization_id = organization.id) AS last_month
+        FROM organization
+        WHERE CASE WHEN CAST(:organization AS text) IS NULL
+                THEN currency = CAST(:old AS char(3))
+                    OR id IN (SELECT organization_id FROM organization_currency WHERE currency = CAST(:old AS char(3)))
+                ELSE external_ref = CAST(:organization AS text) END
+            AND {currency_of("CAST(:before AS date)")} = CAST(:old AS char(3))
+    ), owed AS (
+        SELECT member.*, zone.starts_at, coalesce((
+                SELECT closing FROM organization_balance AS balance
+                WHERE balance.organization_id = member.id AND balance.currency = CAST(:old AS char(3))
+                ORDER BY month DESC LIMIT 1
+            ), 0) + coalesce((
+                SELECT sum(amount) FROM opening_balance
+                WHERE organization_id = member.id AND currency = CAST(:old AS char(3)) AND balance_month IS NULL
+            ), 0) + coalesce((
+                SELECT sum(amount) FROM payout
+                WHERE organization_id = member.id AND currency = CAST(:old AS char(3))
+                    AND state IN ('REJECTED', 'RETURNED') AND returned_month IS NULL
+            ), 0) AS remaining, (
+                SELECT 'payout ' || public_id || ' of ' || to_char(month, 'YYYY-MM') || ' is ' || state
+                    || '; replace its currency when it is confirmed or has come back'
+                FROM payout
+                WHERE organization_id = member.id AND currency = CAST(:old AS char(3))
+                    AND state IN ('HELD', 'REQUESTED', 'IN_DOUBT')
+                ORDER BY month LIMIT 1
+            ) AS in_flight,
+            converted.month AS converted_in, converted.currency AS converted_to
+        FROM member
+        LEFT JOIN unnest(CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]))
+            AS zone (timezone, starts_at) USING (timezone)
+        LEFT JOIN LATERAL ({_NOT_IN_THE_BOOKS}) AS converted ON true
+    ), exchanged AS (
+        SELECT owed.*, sign(remaining) * div(
+            2 * abs(remaining) * CAST(:numerator AS numeric) + CAST(:denominator AS numeric),
+            2 * CAST(:denominator AS numeric)) AS becomes
+        FROM owed
+        WHERE remaining <> 0 OR left_on IS NULL OR left_on >= CAST(:from AS date)
+    ), judged AS (
+        SELECT exchanged.*, CASE
+                WHEN converted_to <> CAST(:new AS text)
+                    THEN 'what it was owed in ' || CAST(:old AS text) || ' became ' || converted_to || ' in '
+                        || converted_in || ', and no closed books have taken that in; import voids of both movements '
+                        'first'
+                WHEN CAST(:dated AS date) IS NULL OR CAST(:old AS text) = CAST(:new AS text) THEN NULL
+                WHEN starts_at IS NULL THEN 'its time zone ' || quote_literal(timezone) || ' is unknown to tzdata'
+                WHEN in_flight IS NOT NULL THEN in_flight
+                WHEN CAST(:dated AS date) < pays_from
+                    THEN 'it is paid from ' || to_char(pays_from, 'YYYY-MM') || ' on, and what is dated before counts '
+                        'as settled elsewhere; replace its currency when that month is the first that is not closed'
+                WHEN greatest(abs(remaining), abs(becomes)) > 9223372036854775807
+                    THEN 'at this rate it would be owed more than an amount can hold'
+            END AS why
+        FROM exchanged
+    )
+    SELECT id AS organization_id, external_ref, starts_at, remaining, becomes, why,
+        why IS NULL AND present <> CAST(:new AS char(3)) AS decides,
+        why IS NULL AND CAST(:dated AS date) IS NOT NULL AND CAST(:old AS text) <> CAST(:new AS text)
+            AND remaining <> 0 AND converted_to IS NULL AS converts,
+        why IS NULL AND converted_to IS NOT NULL AS is_done
+    FROM judged
+""")
+
+_SUMS = text("""
+    SELECT count(*) AS members, count(*) FILTER (WHERE decides) AS decided,
+        count(*) FILTER (WHERE converts) AS converted, count(*) FILTER (WHERE is_done) AS already,
+        count(why) AS left_out, coalesce(sum(remaining) FILTER (WHERE converts), 0) AS before,
+        coalesce(sum(becomes) FILTER (WHERE converts), 0) AS after
+    FROM replacing
+""")
+
+_SHOWN = text("""
+    SELECT external_ref, CAST(remaining AS bigint), CAST(becomes AS bigint) FROM replacing WHERE converts
+    ORDER BY organization_id LIMIT CAST(:shown AS bigint)
+""")
+
+_LEFT_OUT = text("""
+    SELECT external_ref, why FROM replacing WHERE why IS NOT NULL
+    ORDER BY organization_id LIMIT CAST(:shown AS bigint)
+""")
+
+_DECIDE = text("""
+    INSERT INTO organization_currency (organization_id, from_month, currency, decided_by)
+    SELECT organization_id, CAST(:from AS date), CAST(:new AS char(3)),
+        CAST(:by AS text) || ' (role ' || session_user || ')'
+    FROM replacing WHERE decides
+    ORDER BY organization_id
+""")
+
+# What is less than half a unit of the new currency is only taken out.
+_CONVERT = text("""
+    INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount, commission_rate_bps,
+        commission_tax_bps, reason, occurred_at)
+    SELECT CAST(:reference AS text) || ':' || side.name || ':' || external_ref, organization_id, 'MANUAL',
+        side.currency, CAST(side.amount AS bigint), 0, 0, CAST(:reason AS text), starts_at
+    FROM replacing CROSS JOIN LATERAL (VALUES
+        (1, 'out', CAST(:old AS char(3)), -remaining), (2, 'in', CAST(:new AS char(3)), becomes)
+    ) AS side (place, name, currency, amount)
+    WHERE converts AND side.amount <> 0
+    ORDER BY organization_id, side.place
+""")

@@ -1,0 +1,98 @@
+"""What closed books say, read for people: sums by month and currency, who was left out, who closed them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.queries import ParkedOrganization
+
+_PARKED_SHOWN = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CurrencyBalance:
+    """The balances of `month` in one currency: exact sums in minor units; `exponent` is the currency's.
+
+    `organizations`: how many have a balance; `paying`: how many of them have something to be paid; `carrying`: how many
+    carry an amount into the next month.
+    """
+
+    month: Month
+    currency: str
+    exponent: int
+    organizations: int
+    paying: int
+    carrying: int
+    opening: int
+    net: int
+    returned: int
+    settled_elsewhere: int
+    due: int
+    payable: int
+    closing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Who closed a month and when: the declared name, and the role by which the database knew them."""
+
+    by: str
+    role: str
+    at: datetime
+
+
+def balance_totals(connection: Connection, first: Month, last: Month) -> tuple[CurrencyBalance, ...]:
+    """The sums of the months from `first` to `last` that have balances, by month and currency."""
+    rows = connection.execute(_TOTALS, {"first": first.first_day, "last": last.first_day})
+    return tuple(
+        CurrencyBalance(Month.of_day(row.month), row.currency, row.exponent, *(int(value) for value in row[3:]))
+        for row in rows
+    )
+
+
+def payable_so_far(connection: Connection, last: Month) -> dict[str, dict[Month, int]]:
+    """Per currency, what the closed months up to `last` pay, in minor units."""
+    found: dict[str, dict[Month, int]] = {}
+    for total in balance_totals(connection, Month(1970, 1), last):
+        found.setdefault(total.currency, {})[total.month] = total.payable
+    return found
+
+
+def closing_of(connection: Connection, month: Month) -> Closing:
+    """Who closed `month`, which must be closed."""
+    row = connection.execute(
+        text("SELECT closed_by, closed_role, closed_at FROM settlement_period WHERE month = :month"),
+        {"month": month.first_day},
+    ).one()
+    return Closing(row.closed_by, row.closed_role, row.closed_at)
+
+
+def organizations_left_out(connection: Connection, month: Month) -> tuple[ParkedOrganization, ...]:
+    """The organizations that were parked when `month` was closed and have no balance of it, the first hundred."""
+    rows = connection.execute(_LEFT_OUT, {"month": month.first_day, "limit": _PARKED_SHOWN})
+    return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
+
+
+_TOTALS = text("""
+    SELECT month, balance.currency, exponent, count(*), count(*) FILTER (WHERE payable > 0),
+        count(*) FILTER (WHERE closing <> 0), sum(opening), sum(net), sum(returned),
+        sum(settled_elsewhere), sum(due), sum(payable), sum(closing)
+    FROM organization_balance AS balance JOIN currency ON code = balance.currency
+    WHERE month BETWEEN :first AND :last
+    GROUP BY month, balance.currency, exponent
+    ORDER BY month, balance.currency
+""")
+
+_LEFT_OUT = text("""
+    SELECT DISTINCT ON (organization.id) external_ref, parked.month, coalesce(error, reason) AS why, since
+    FROM parked_organization AS parked
+    JOIN organization ON organization.id = parked.organization_id
+    JOIN organization_left_out AS left_out ON left_out.organization_id = organization.id AND left_out.month = :month
+    WHERE parked.month <= :month
+    ORDER BY organization.id, resolved_at IS NOT NULL, parked.month
+    LIMIT :limit
+""")

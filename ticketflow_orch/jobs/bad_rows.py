@@ -1,0 +1,122 @@
+"""The rows that jobs leave out: remembered from a break to its end, alerted once each, named to those who watch.
+
+A break begins when a row's own data, or somebody's trigger, makes a job fail on it, and ends when the row is done after
+all or nothing is to be done with it any more. Until then it counts neither as work that is due nor as work that is
+late: it would hide everything that is late behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.outbox.alerts import alert_once
+
+if TYPE_CHECKING:
+    from ticketflow_orch.jobs.batches import BadRow
+
+# A run is requested for the sake of a row that is left out no more often than this; whatever run comes tries it.
+TRIED_EVERY = timedelta(minutes=15)
+# Where more rows of a job are left out, something else is wrong than each of them: the others are only counted.
+ALERTED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRow:
+    """A row that the runs of `job` leave out `since` then (business time, aware); `more`: how many others there are."""
+
+    job: str
+    name: str
+    error: str
+    since: datetime
+    more: int
+
+
+def note(
+    connection: Connection, job: str, row: BadRow, now: datetime, *, key: str | None = None, at_once: bool = True
+) -> None:
+    """Remember that `job` has left out `row` at `now`, and alert of it once in this break; of ALERTED at most.
+
+    `key`: what it is remembered by, where that is not its id. `at_once`: not only when it is met a second time.
+    """
+    key = str(row.id) if key is None else key
+    connection.execute(_NOTE, {"job": job, "key": key, "name": str(row.called), "error": row.error, "now": now})
+    to_alert = {"job": job, "key": key, "at_once": at_once, "most": ALERTED}
+    if connection.execute(_TO_ALERT, to_alert).rowcount == 0:
+        return
+    alert = row.alert(job)
+    # Each break has a name of its own, and the first one the same after a restore.
+    breaks = connection.execute(_BREAKS, {"kind": alert.kind, "key": alert.key}).scalar_one()
+    alert_once(connection, replace(alert, key=f"{alert.key} #{breaks + 1}") if breaks else alert, now)
+
+
+def known(connection: Connection, job: str, scope: str = "") -> list[str]:
+    """The keys of the rows that `job` leaves out, without the `scope` that they begin with; the least tried first."""
+    return list(connection.execute(_KNOWN, {"job": job, "scope": scope}).scalars())
+
+
+def end(connection: Connection, job: str, keys: Sequence[str]) -> None:
+    """The breaks of these rows are over."""
+    connection.execute(_END, {"job": job, "keys": list(keys)})
+
+
+def end_others(connection: Connection, job: str, still: Sequence[BadRow], scope: str = "") -> None:
+    """The breaks of all rows but `still` are over, of those whose keys begin with `scope`."""
+    connection.execute(_END_OTHERS, {"job": job, "keys": [str(row.id) for row in still], "scope": scope})
+
+
+def left_out(connection: Connection, most: int = 20) -> tuple[LeftOutRow, ...]:
+    """The first `most` rows that each job leaves out, the oldest break first."""
+    return tuple(LeftOutRow(*row) for row in connection.execute(_LEFT_OUT, {"most": most}))
+
+
+def is_left_out(job: str, key: str) -> str:
+    """SQL: whether `job` leaves out the row whose id the SQL `key` says."""
+    return f"EXISTS (SELECT FROM bad_row WHERE job = '{job}' AND row_key = CAST({key} AS text))"
+
+
+def any_to_try(job: str) -> str:
+    """SQL: whether `job` leaves out a row that it has not tried since `:tried_before`."""
+    return f"EXISTS (SELECT FROM bad_row WHERE job = '{job}' AND tried_at <= CAST(:tried_before AS timestamptz))"
+
+
+_NOTE = text("""
+    INSERT INTO bad_row (job, row_key, name, error, since, tried_at)
+    VALUES (:job, :key, :name, :error, CAST(:now AS timestamptz), CAST(:now AS timestamptz))
+    ON CONFLICT (job, row_key) DO UPDATE
+        SET name = excluded.name, error = excluded.error, tried_at = excluded.tried_at
+""")
+
+_TO_ALERT = text("""
+    UPDATE bad_row SET alerted_at = clock_timestamp()
+    WHERE job = :job AND row_key = :key AND alerted_at IS NULL AND (CAST(:at_once AS boolean) OR tried_at <> since)
+        AND (SELECT count(*) FROM bad_row AS other WHERE other.job = :job AND other.alerted_at IS NOT NULL) < :most
+""")
+
+_BREAKS = text("SELECT count(*) FROM alert WHERE kind = :kind AND (key = :key OR starts_with(key, :key || ' #'))")
+
+_KNOWN = text("""
+    SELECT substr(row_key, length(:scope) + 1) FROM bad_row
+    WHERE job = :job AND starts_with(row_key, :scope) ORDER BY tried_at, row_key
+""")
+
+_END = text("DELETE FROM bad_row WHERE job = :job AND row_key = ANY (CAST(:keys AS text[]))")
+
+_END_OTHERS = text("""
+    DELETE FROM bad_row
+    WHERE job = :job AND starts_with(row_key, :scope) AND row_key <> ALL (CAST(:keys AS text[]))
+""")
+
+_LEFT_OUT = text("""
+    SELECT job, name, error, since, total - CAST(:most AS bigint) AS more FROM (
+        SELECT job, name, error, since, count(*) OVER (PARTITION BY job) AS total,
+            row_number() OVER (PARTITION BY job ORDER BY since, name) AS place
+        FROM bad_row
+    ) AS numbered
+    WHERE place <= CAST(:most AS bigint)
+    ORDER BY job, place
+""")

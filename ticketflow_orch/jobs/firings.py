@@ -1,0 +1,190 @@
+"""Firings: every start of scheduled work, written down first thing. The claim decides about the effect; this explains.
+
+A window that was started more than once, by other runs or by the same one again, is a duplicate; a retry of a run that
+failed is not.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.clock import parse_instant
+from ticketflow_orch.outbox.alerts import Alert
+
+# Set by every schedule on the runs it requests: the tick's own tag is hidden. Retries and re-executions inherit it.
+SCHEDULED_FOR = "ticketflow/scheduled_for"
+PARENT_RUN = "dagster/parent_run_id"
+ROOT_RUN = "dagster/root_run_id"
+PARTITION = "dagster/partition"
+PARTITION_RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
+
+Outcome = Literal["ACCEPTED", "DUPLICATE", "RETRY"]
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """One start of `job` for the window `scheduled_for` (the tick's time, UTC), by the Dagster run `run_id`.
+
+    `partition`: the one that it is for, or the first and the last of several.
+    """
+
+    job: str
+    scheduled_for: datetime
+    run_id: str
+    parent_run_id: str | None = None
+    partition: str | None = None
+
+    @property
+    def key(self) -> str:
+        """The window's idempotency key: the tick's time in UTC, and the partition where there is one."""
+        window = self.scheduled_for.astimezone(UTC).isoformat(timespec="seconds")
+        return window if self.partition is None else f"{window} {self.partition}"
+
+
+def window_tags(tick: datetime) -> dict[str, str]:
+    """The tags by which a run knows the window that it is for."""
+    return {SCHEDULED_FOR: tick.isoformat(timespec="seconds")}
+
+
+def scheduled_firing(job: str, run_id: str, tags: Mapping[str, str]) -> Firing | None:
+    """The firing that the tags of the run `run_id` tell of; None when no schedule asked for it.
+
+    Raises:
+        InputError: the window's tag is not an instant; somebody has written it by hand.
+    """
+    if SCHEDULED_FOR not in tags:
+        return None
+    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), _partition(tags))
+
+
+def _partition(tags: Mapping[str, str]) -> str | None:
+    """The partition that a run is for, or the first and the last of several."""
+    first, last = (tags.get(name) for name in PARTITION_RANGE)
+    return f"{first} to {last}" if first and last else tags.get(PARTITION)
+
+
+def firing_by_hand(job: str, run_id: str, tags: Mapping[str, str], launched_at: datetime) -> Firing:
+    """The firing of a run that a person launched at `launched_at`: a window of its own, shared with its retries."""
+    return Firing(job, launched_at, run_id, tags.get(PARENT_RUN), f"by hand {tags.get(ROOT_RUN, run_id)}")
+
+
+@dataclass(frozen=True, slots=True)
+class DuplicateWindow:
+    """A window with more than one start that is no retry. `kind`: other runs, or one run delivered again."""
+
+    job: str
+    scheduled_for: datetime
+    partition: str | None
+    kind: Literal["scheduled twice", "redelivered"]
+    runs: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+    @property
+    def alert(self) -> Alert:
+        """What operators learn of it."""
+        window = self.scheduled_for.astimezone(UTC).isoformat(timespec="seconds")
+        told = {
+            "job": self.job,
+            "scheduled_for": window,
+            "partition": self.partition,
+            "why": self.kind,
+            "runs": list(self.runs),
+            "hosts": list(self.hosts),
+        }
+        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), told, subject=self.job)
+
+
+def record(connection: Connection, firing: Firing) -> Outcome:
+    """Write the firing down and tell what it is: the first of its window, a retry, or a duplicate.
+
+    Starts of one window are told apart one after the other: the window's claim row would be too late, it may not be
+    there yet, so a lock that lives as long as this transaction puts them in a row.
+    """
+    values = {
+        "job": firing.job,
+        "scheduled_for": firing.scheduled_for,
+        "partition": firing.partition,
+        "run_id": firing.run_id,
+        "parent_run_id": firing.parent_run_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    connection.execute(
+        text("SELECT pg_advisory_xact_lock(hashtextextended(:window, 0))"), {"window": f"{firing.job} {firing.key}"}
+    )
+    outcome: Outcome = connection.execute(_RECORD, values).scalar_one()
+    return outcome
+
+
+def recorded_here(connection: Connection, firing: Firing) -> Outcome | None:
+    """What this process has found the firing to be, where an attempt to write it down was committed unnoticed."""
+    values = {
+        "job": firing.job,
+        "scheduled_for": firing.scheduled_for,
+        "partition": firing.partition,
+        "run_id": firing.run_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+    }
+    outcome: Outcome | None = connection.execute(_RECORDED, values).scalar_one_or_none()
+    return outcome
+
+
+def duplicate_windows(connection: Connection, within: timedelta = timedelta(days=7)) -> tuple[DuplicateWindow, ...]:
+    """The windows with a duplicate firing `within` the last days, whether or not anybody has been alerted of them."""
+    rows = connection.execute(_DUPLICATES, {"within": within})
+    return tuple(
+        DuplicateWindow(
+            row.job,
+            row.scheduled_for,
+            row.partition,
+            "scheduled twice" if len(row.runs) > 1 else "redelivered",
+            tuple(row.runs),
+            tuple(row.hosts),
+        )
+        for row in rows
+    )
+
+
+_RECORD = text("""
+    INSERT INTO job_firing (job, scheduled_for, partition, host, pid, run_id, parent_run_id, outcome)
+    SELECT CAST(:job AS text), CAST(:scheduled_for AS timestamptz), CAST(:partition AS text), :host, :pid,
+        CAST(:run_id AS text), CAST(:parent_run_id AS text),
+        CASE
+            WHEN CAST(:parent_run_id AS text) IS NOT NULL THEN 'RETRY'
+            WHEN EXISTS (
+                SELECT FROM job_firing
+                WHERE job = CAST(:job AS text) AND scheduled_for = CAST(:scheduled_for AS timestamptz)
+                    AND partition IS NOT DISTINCT FROM CAST(:partition AS text)) THEN 'DUPLICATE'
+            ELSE 'ACCEPTED'
+        END
+    RETURNING outcome
+""")
+
+_RECORDED = text("""
+    SELECT outcome FROM job_firing
+    WHERE job = CAST(:job AS text) AND scheduled_for = CAST(:scheduled_for AS timestamptz)
+        AND partition IS NOT DISTINCT FROM CAST(:partition AS text)
+        AND run_id = :run_id AND host = :host AND pid = :pid
+    ORDER BY fired_at DESC LIMIT 1
+""")
+
+_DUPLICATES = text("""
+    WITH duplicated AS (
+        SELECT DISTINCT job, scheduled_for, partition FROM job_firing
+        WHERE outcome = 'DUPLICATE' AND fired_at >= clock_timestamp() - CAST(:within AS interval)
+    )
+    SELECT job, scheduled_for, duplicated.partition, array_agg(DISTINCT run_id) AS runs,
+        array_agg(DISTINCT host) AS hosts
+    FROM duplicated JOIN job_firing USING (job, scheduled_for)
+    WHERE job_firing.partition IS NOT DISTINCT FROM duplicated.partition AND parent_run_id IS NULL
+    GROUP BY job, scheduled_for, duplicated.partition
+    ORDER BY scheduled_for, job
+""")

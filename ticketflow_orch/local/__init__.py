@@ -1,0 +1,1 @@
+"""What runs on this host: a Postgres of our own, processes, and which databases serve."""

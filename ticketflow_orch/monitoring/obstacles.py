@@ -1,0 +1,329 @@
+"""What stands in the way of months: since when, and what removes it.
+
+Each question is one query that an index bounds. How long something may last before anybody need know stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.months import Month, known_zones
+from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
+from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
+from ticketflow_orch.payouts.references import shared_references
+from ticketflow_orch.settlement.anomalies import dated_ahead, noted
+from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN
+from ticketflow_orch.settlement.due import last_month_over, months_over
+
+_DAY = timedelta(days=1)
+# What follows a settlement is due every day; a weekend may pass.
+_LONGEST_STANDSTILL = timedelta(days=3)
+# Who enters what is owed before the first sale lets a month of sales go by.
+_LONGEST_IDLENESS = timedelta(days=31)
+_AT_ONCE = timedelta(0)
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something that schedules do not get past: `what` it is, `since` when by the database's clock, the way `out`.
+
+    `patience`: for how long it may last before it is a problem.
+    """
+
+    what: str
+    since: datetime
+    out: str
+    patience: timedelta = _AT_ONCE
+
+
+def read_obstacles(connection: Connection, first_month: Month, now: datetime | None = None) -> tuple[Obstacle, ...]:
+    """All that stands in the way at this moment, however short it has.
+
+    `now` is the business time (aware); None: the database's clock.
+    """
+    return (
+        *_running(connection),
+        *_given_up(connection),
+        *_parked(connection),
+        *_parked_by_hand(connection),
+        *_shared(connection),
+        *_held(connection),
+        *_standing_still(connection),
+        *_off_for_some(connection),
+        *_unbacked(connection),
+        *_before_first(connection, first_month),
+        *_before_business(connection, first_month, now),
+        *_withdrawn_currencies(connection),
+        *_anomalies(connection, now),
+    )
+
+
+def _running(connection: Connection) -> Iterator[Obstacle]:
+    for row in connection.execute(_RUNNING):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"{month}: its pass {row.number} is running", row.started_at,
+            f"let the run that works on it end, or bring it to its end by `ticketflow settle {month}`", _DAY,
+        )  # fmt: skip
+
+
+def _given_up(connection: Connection) -> Iterator[Obstacle]:
+    for row in connection.execute(_GIVEN_UP):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"{month}: its pass {row.number} was given up: {row.why}", row.finished_at,
+            f"correct the data, then `ticketflow settle {month}`",
+        )  # fmt: skip
+
+
+def _parked(connection: Connection) -> Iterator[Obstacle]:
+    # Who lives in a zone that nobody knows is named with it, see `situation`.
+    rows = connection.execute(_PARKED, {"most": _NAMED, "known": sorted(known_zones())}).all()
+    for row in rows:
+        first = Month.of_day(row.month)
+        months = f"{first}" if row.months == 1 else f"{first} and {counted(row.months - 1, 'other month')}"
+        yield Obstacle(
+            f"{_organization(row)} is parked in {months}: {row.why}", row.since,
+            "void what is wrong among its movements; the next settlement takes it in", _DAY,
+        )  # fmt: skip
+    yield from _more(rows)
+
+
+def _parked_by_hand(connection: Connection) -> Iterator[Obstacle]:
+    rows = connection.execute(_BY_HAND, {"most": _NAMED}).all()
+    for row in rows:
+        yield Obstacle(
+            f"{_organization(row)} is parked by hand from {Month.of_day(row.month)} on: {row.why}", row.since,
+            f"`ticketflow unpark {row.external_ref}` ends that", _DAY,
+        )  # fmt: skip
+    yield from _more(rows)
+
+
+def _organization(row: Row[Any]) -> str:
+    return f"organization {row.external_ref}"
+
+
+def _more(rows: Sequence[Row[Any]]) -> Iterator[Obstacle]:
+    left = rows[0].total - len(rows) if rows else 0
+    if left:
+        yield Obstacle(
+            f"{counted(left, 'more organization')} parked", rows[-1].since, "`ticketflow status` lists them", _DAY
+        )
+
+
+def _held(connection: Connection) -> Iterator[Obstacle]:
+    for row in connection.execute(_HELD):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"payouts: {row.payouts:,} of {month} held", row.since,
+            f"`ticketflow payouts list --month {month} --state held` says why; `ticketflow payouts release --month "
+            f"{month}` sends what is held for review, `ticketflow payouts release REF` any other", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _shared(connection: Connection) -> Iterator[Obstacle]:
+    """References of the provider that several payouts have."""
+    for one in shared_references(connection, _NAMED):
+        yield Obstacle(
+            f"payouts: {len(one.payouts):,} are confirmed under one reference of the provider, {one.provider_ref}",
+            one.since,
+            f"ask the provider which of {', '.join(one.payouts[:_NAMED])} it paid, then `ticketflow payouts return` "
+            "the others, or give each its own with `ticketflow payouts confirm REF --provider-ref …`",
+        )
+
+
+def _unbacked(connection: Connection) -> Iterator[Obstacle]:
+    """Events that ask for money that no payout owes so; the relay holds what it finds."""
+    for row in connection.execute(_UNBACKED, {"most": _NAMED}):
+        yield Obstacle(
+            f"payouts: event {row.event_id} is {row.state} and asks for {row.asked}: {row.objection}", row.occurred_at,
+            f"find out who wrote it (`ticketflow outbox show {row.event_id}`), then `{row.out}`",
+        )  # fmt: skip
+
+
+def _standing_still(connection: Connection) -> Iterator[Obstacle]:
+    """The first month that is settled and not closed, and those that are closed and not paid."""
+    turn = connection.execute(_NOT_CLOSED).one_or_none()
+    if turn is not None:
+        month = Month.of_day(turn.month)
+        yield Obstacle(
+            f"{month} is {turn.state} and not closed", turn.settled_at,
+            f"`ticketflow close {month}` closes it, or says why not", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+    first = first_paid_month(connection)
+    for row in connection.execute(_NOT_PAID, {"from": None if first is None else first.first_day}):
+        month = Month.of_day(row.month)
+        yield Obstacle(
+            f"{month} is closed and not paid", row.closed_at,
+            f"see the last run of payouts, or materialize it for {month}", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _off_for_some(connection: Connection) -> Iterator[Obstacle]:
+    """Money that waits although others are paid: a first month is named for some organizations only."""
+    since = connection.execute(_OFF_FOR_SOME).scalar_one()
+    if since is not None and (owed := waiting(connection)):
+        yield Obstacle(
+            f"payouts are off but for organizations with a month of their own, and {in_words(owed)} wait", since,
+            "`ticketflow payouts from YYYY-MM` names the first month that is paid", _LONGEST_STANDSTILL,
+        )  # fmt: skip
+
+
+def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstacle]:
+    """Movements that lie before the first month wherever their organization lives: nobody settles those."""
+    earliest = first_month.window("Pacific/Kiritimati").starts_at
+    row = connection.execute(_BEFORE_FIRST, {"first": earliest}).one()
+    if row.oldest is not None:
+        yield Obstacle(
+            f"movements: some lie before {first_month}, the first month, such as {row.external_ref} at "
+            f"{row.oldest.isoformat(timespec='seconds')}", row.recorded_at,
+            "void them and enter them in a month that is settled here, or `ticketflow installation set first_month`",
+        )  # fmt: skip
+
+
+def _before_business(connection: Connection, first_month: Month, now: datetime | None) -> Iterator[Obstacle]:
+    """Opening balances while no month is due: books begin with the first movement, and there has been none."""
+    row = connection.execute(_OPENING_BEFORE_BUSINESS, {"first": first_month.window("UTC").ends_at}).one_or_none()
+    if row is None or months_over(connection, now or row.now, first_month):
+        return
+    last = last_month_over(connection, now or row.now)
+    if last >= first_month:
+        yield Obstacle(
+            f"opening balances: {row.balances:,} wait, such as that of {row.external_ref}, because no month has any "
+            "movement", row.since, f"`ticketflow settle {last}` begins the books with that month", _LONGEST_IDLENESS,
+        )  # fmt: skip
+
+
+def _withdrawn_currencies(connection: Connection) -> Iterator[Obstacle]:
+    """Currencies that are not in use any more and still are those of organizations: no bank pays in them."""
+    for row in connection.execute(_WITHDRAWN):
+        who = "organization" if row.organizations == 1 else f"{row.organizations:,} organizations, such as"
+        yield Obstacle(
+            f"currency: {row.code} is that of {who} {row.external_ref}, and was in use until {row.last_day}", row.since,
+            f"`ticketflow currency replace --all {row.code} --from-month YYYY-MM --to CODE --rate RATE` gives them "
+            "another and converts what they are owed",
+        )  # fmt: skip
+
+
+def _anomalies(connection: Connection, now: datetime | None) -> Iterator[Obstacle]:
+    """Movements that cannot all be right, and those that are dated later than now: they are taken, and looked at."""
+    found = noted(connection)
+    if found.since is not None:
+        more = " or more" if found.at_least else ""
+        yield Obstacle(
+            f"movements: {found.count:,}{more} that look wrong, of {counted(found.organizations, 'organization')}, "
+            f"such as {found.example}", found.since,
+            "`ticketflow anomalies list` shows them, `ticketflow anomalies accept MOVEMENT` closes what was looked at",
+            _DAY,
+        )  # fmt: skip
+    ahead, since = dated_ahead(connection, now)
+    if since is not None:
+        yield Obstacle(
+            f"movements: {ahead:,} dated later than now", since,
+            "`ticketflow anomalies list` names them; void them and enter them again", _DAY,
+        )  # fmt: skip
+
+
+_RUNNING = text("""
+    SELECT month, pass AS number, started_at FROM settlement_pass WHERE state = 'RUNNING' ORDER BY month
+""")
+
+# The last pass of a month that is not closed; one that let go of an undone import has no reason, and another follows.
+_GIVEN_UP = text("""
+    SELECT period.month, last.number, last.finished_at, last.why
+    FROM settlement_period AS period CROSS JOIN LATERAL (
+        SELECT pass AS number, state, finished_at, given_up_because AS why FROM settlement_pass
+        WHERE month = period.month ORDER BY pass DESC LIMIT 1
+    ) AS last
+    WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.why IS NOT NULL
+    ORDER BY period.month
+""")
+
+_PARKED = text("""
+    SELECT external_ref, parked.*, count(*) OVER () AS total
+    FROM (
+        SELECT organization_id, min(month) AS month, count(*) AS months, min(since) AS since,
+            (array_agg(error ORDER BY month))[1] AS why
+        FROM parked_organization WHERE resolved_at IS NULL AND error IS NOT NULL
+        GROUP BY organization_id
+    ) AS parked JOIN organization ON organization.id = organization_id
+    WHERE timezone = ANY (CAST(:known AS text[]))
+    ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
+""")
+
+_BY_HAND = text("""
+    SELECT external_ref, month, reason AS why, since, count(*) OVER () AS total
+    FROM parked_organization JOIN organization ON organization.id = organization_id
+    WHERE resolved_at IS NULL AND reason IS NOT NULL
+    ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
+""")
+
+_HELD = text("""
+    SELECT month, count(*) AS payouts, min(created_at) AS since FROM payout WHERE state = 'HELD'
+    GROUP BY month ORDER BY month
+""")
+
+# Only of those that the relay has put aside, which are few.
+_UNBACKED = text(f"""
+    SELECT * FROM (
+        SELECT event_id, event.state, occurred_at, event.id, {OBJECTION} AS objection,
+            concat_ws(' ', payload ->> 'amount', payload ->> 'currency') AS asked,
+            CASE WHEN dedupe_key = 'PayoutRequested:' || public_id
+                THEN 'ticketflow payouts resolve ' || public_id || ' --as rejected --reason TEXT'
+                ELSE 'ticketflow outbox resolve ' || event_id || ' --as dropped' END AS out
+        FROM {PAYOUT_OF_EVENT}
+        WHERE event_type = 'PayoutRequested' AND event.ended_at IS NULL AND event.available_at IS NULL
+    ) AS aside
+    WHERE objection IS NOT NULL
+    ORDER BY id LIMIT CAST(:most AS bigint)
+""")
+
+_NOT_CLOSED = text("""
+    SELECT month, state, settled_at FROM settlement_period
+    WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month LIMIT 1
+""")
+
+_NOT_PAID = text("""
+    SELECT month, closed_at FROM settlement_period AS period
+    WHERE state = 'CLOSED' AND month >= CAST(:from AS date) AND paid_at IS NULL AND NOT EXISTS (
+        SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
+    ORDER BY month
+""")
+
+# Since the last month was closed.
+_OFF_FOR_SOME = text("""
+    SELECT max(closed_at) FROM settlement_period
+    WHERE (SELECT payouts_from IS NULL FROM installation)
+        AND EXISTS (SELECT FROM organization WHERE payouts_from IS NOT NULL)
+""")
+
+_BEFORE_FIRST = text("""
+    SELECT min(occurred_at) AS oldest, (array_agg(external_ref ORDER BY occurred_at))[1] AS external_ref,
+        (array_agg(recorded_at ORDER BY occurred_at))[1] AS recorded_at
+    FROM money_movement WHERE occurred_at < CAST(:first AS timestamptz)
+""")
+
+_OPENING_BEFORE_BUSINESS = text("""
+    SELECT count(*) AS balances, min(external_ref) AS external_ref,
+        min(coalesce(imported_at, CAST(:first AS timestamptz))) AS since, now() AS now
+    FROM opening_balance
+    JOIN organization ON organization.id = organization_id
+    LEFT JOIN data_import ON data_import.id = opening_balance.import_id
+    WHERE balance_month IS NULL AND amount <> 0 AND NOT EXISTS (SELECT FROM settlement_period)
+    HAVING count(*) > 0
+""")
+
+_WITHDRAWN = text(f"""
+    SELECT code, last_day, count(*) AS organizations, min(external_ref) AS external_ref,
+        CAST(last_day + 1 AS timestamp) AT TIME ZONE 'UTC' AS since
+    FROM ({STILL_IN_WITHDRAWN}) AS still
+    GROUP BY code, last_day
+    ORDER BY code
+""")

@@ -1,0 +1,495 @@
+"""What people see and decide about events in the outbox, one by one or, for the dead, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict, envelope
+from ticketflow_orch.outbox.delivery.configuration import Delivery
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Fate, Recorded
+from ticketflow_orch.outbox.events import require_event_type
+from ticketflow_orch.outbox.relay.due import waiting
+
+STATES = ("PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD")
+Resolution = Literal["delivered", "again", "dead", "dropped"]
+StopKind = Literal["DESTINATION", "EVENT_TYPE"]
+_LIST = "`ticketflow outbox list` shows those there are"
+# Aggregates whose own state must move with that of their event, where they are there.
+_OTHER_DESKS: Mapping[str, str] = {"payout": "ticketflow payouts"}
+# What may be said of events in other states than those that wait for an answer.
+_ALSO: Mapping[str, set[str]] = {"again": {"SUPPRESSED"}, "dropped": {"HELD", "SUPPRESSED"}}
+_RESOLVED: Mapping[str, str] = {"delivered": "DELIVERED", "again": "PENDING", "dead": "DEAD", "dropped": "SUPPRESSED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event as a list shows it. `attempts`: those that count, since it was last redriven."""
+
+    event_id: UUID
+    event_type: str
+    aggregate_type: str
+    aggregate_id: str
+    state: str
+    attempts: int
+    occurred_at: datetime
+    available_at: datetime | None
+    last_attempt_at: datetime | None
+    ended_at: datetime | None
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """All that is known of one event.
+
+    `attempt` counts every claim. `destination`: whom it was addressed to, at last or where it came in doubt. `body` is
+    what is sent, once that is known.
+    """
+
+    event: Event
+    payload: Mapping[str, Any]
+    dedupe_key: str
+    attempt: int
+    owner: str | None
+    lease_until: datetime | None
+    first_attempt_at: datetime | None
+    doubtful_since: datetime | None
+    last_response: str | None
+    destination: str | None
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How an attempt ended that did not deliver its event; `outcome` is a verdict of delivery, or `lost` or `none`."""
+
+    attempt: int
+    began_at: datetime | None
+    ended_at: datetime
+    owner: str | None
+    destination: str | None
+    outcome: str
+    error: str | None
+    response: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationState:
+    """How a destination does. `next_at`: nothing is sent to it before. `rate`: events a second that it is sent."""
+
+    name: str
+    failing_since: datetime | None
+    next_at: datetime | None
+    rate: float | None
+    error: str | None
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which dead events; all that is given must hold. `since`: the last attempt ended then or later."""
+
+    event_ids: Sequence[UUID] = ()
+    event_types: Sequence[str] | None = None
+    since: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """What is not delivered until somebody resumes it."""
+
+    kind: StopKind
+    name: str
+    reason: str
+    stopped_by: str
+    stopped_at: datetime
+
+
+def parse_event_id(value: str) -> UUID:
+    """An event's id from text.
+
+    Raises:
+        InputError: not a UUID.
+    """
+    try:
+        return UUID(value)
+    except ValueError:
+        raise InputError(f"{value!r} is not an event's id, which is a UUID; {_LIST}.") from None
+
+
+def list_events(
+    connection: Connection,
+    *,
+    state: str | None = None,
+    event_type: str | None = None,
+    aggregate: str | None = None,
+    limit: int = 50,
+) -> tuple[Event, ...]:
+    """The first `limit` events that have not ended, the oldest first; with a `state`, its last ones.
+
+    `aggregate`: its id.
+
+    Raises:
+        InputError: there is no such state or type.
+    """
+    if event_type is not None:
+        require_event_type(event_type)
+    if state is not None and state not in STATES:
+        raise InputError(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
+    query = _UNENDED if state is None else _OF_STATE
+    values = {"state": state, "event_type": event_type, "aggregate": aggregate, "limit": limit}
+    return tuple(Event(*row) for row in connection.execute(query, values))
+
+
+def list_kept_back(connection: Connection, limit: int = 50) -> tuple[Event, ...]:
+    """The first `limit` events that are suppressed for a reason that may pass, and go by themselves when it has."""
+    return tuple(Event(*row) for row in connection.execute(_KEPT_BACK, {"limit": limit}))
+
+
+def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID) -> Detail:
+    """All that is known of an event.
+
+    Raises:
+        InputError: there is no such event.
+    """
+    row = connection.execute(_SHOW, {"event_id": event_id}).one_or_none()
+    if row is None:
+        raise _unknown(event_id)
+    detail = Detail(Event(*row[:11]), *row[11:21])
+    kind = kinds.get(row.event_type)
+    if detail.body is None and (kind is None or kind.preparer is None):
+        return replace(detail, body=envelope(row.event_type, row.occurred_at, row.data))
+    return detail
+
+
+def attempts(connection: Connection, event_id: UUID) -> tuple[Attempt, ...]:
+    """The attempts at an event that did not deliver it, the first one first."""
+    return tuple(Attempt(*row) for row in connection.execute(_ATTEMPTS, {"event_id": event_id}))
+
+
+def destinations(connection: Connection, delivery: Delivery) -> tuple[DestinationState, ...]:
+    """How each destination of the configuration does, in the order of their names."""
+    known = {row.name: row for row in connection.execute(_DESTINATIONS)}
+    stopped = {one.name for one in stops(connection) if one.kind == "DESTINATION"}
+    found = []
+    for name in sorted(delivery.destinations):
+        row = known.get(name)
+        rates = [rate for rate in (delivery.allowance(name).rate, row and row.rate) if rate]
+        since, next_at, error = (None, None, None) if row is None else (row.failing_since, row.next_at, row.last_error)
+        found.append(DestinationState(name, since, next_at, min(rates, default=None), error, name in stopped))
+    return tuple(found)
+
+
+def require_destination(delivery: Delivery, destination: str) -> None:
+    """Raise InputError where the configuration of delivery has no such destination."""
+    known = delivery.destinations
+    if destination not in known:
+        raise InputError(f"There is no destination {destination!r}; choose one of {', '.join(sorted(known))}.")
+
+
+def chosen_types(
+    connection: Connection, delivery: Delivery, event_type: str | None, destination: str | None
+) -> tuple[str, ...] | None:
+    """The types that are `event_type` and, of what waits, go to `destination`; None: neither is asked for.
+
+    Raises:
+        InputError: there is no such type or destination.
+    """
+    if event_type is not None:
+        require_event_type(event_type)
+    if destination is None:
+        return None if event_type is None else (event_type,)
+    require_destination(delivery, destination)
+    return tuple(
+        kind
+        for kind in waiting(connection).types
+        if delivery.route(kind).destination == destination and event_type in {None, kind}
+    )
+
+
+def decided_elsewhere() -> list[str]:
+    """The types of aggregates about whose events other commands decide."""
+    return list(_OTHER_DESKS)
+
+
+def would_redrive(connection: Connection, choice: Choice) -> int:
+    """How many events `redrive` would take.
+
+    Raises:
+        InputError: nothing is chosen at all.
+    """
+    _require_choice(choice)
+    return len(connection.execute(_CHOSEN_DEAD, _values_of(choice)).all())
+
+
+def redrive(connection: Connection, choice: Choice) -> int:
+    """Give dead events a new budget of attempts, under the same ids, with the same bytes; how many there were.
+
+    Those that are decided about elsewhere are left out.
+
+    Raises:
+        InputError: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen at all.
+    """
+    _require_choice(choice)
+    redriven = set(connection.execute(_REDRIVE, _values_of(choice)).scalars())
+    for event_id in choice.event_ids:
+        if event_id not in redriven:
+            found = _locked(connection, event_id)
+            _require_no_other_desk(found)
+            raise InputError(
+                f"Event {event_id} is {found.state} or not among those chosen; only DEAD ones are redriven."
+            )
+    return len(redriven)
+
+
+def _require_choice(choice: Choice) -> None:
+    if not choice.event_ids and choice.event_types is None and choice.since is None:
+        raise InputError("Say which dead events to redrive: ids, an event type, a destination, or since when.")
+
+
+def _values_of(choice: Choice) -> dict[str, object]:
+    return {
+        "event_ids": list(choice.event_ids) or None,
+        "event_types": None if choice.event_types is None else list(choice.event_types),
+        "since": choice.since,
+        "others": list(_OTHER_DESKS),
+    }
+
+
+def hold(connection: Connection, event_id: UUID) -> None:
+    """Keep a pending event, and with it all later ones of its aggregate, until it is released.
+
+    Raises:
+        InputError: there is no such event, it is not PENDING, or it is decided about elsewhere.
+    """
+    _move(connection, event_id, {"PENDING"}, "held", _HOLD)
+
+
+def release(connection: Connection, event_id: UUID) -> None:
+    """Let a held event go, at once.
+
+    Raises:
+        InputError: there is no such event, it is not HELD, or it is decided about elsewhere.
+    """
+    _move(connection, event_id, {"HELD"}, "released", _RELEASE)
+
+
+def resolve(
+    connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID, resolution: Resolution, by: str
+) -> None:
+    """Say what became of an event that is in doubt or dead; `by` says who decided it.
+
+    delivered: its receiver has it. again: it has not, so it is sent once more with a new budget of attempts, which may
+    be said of what is suppressed too: the business is asked again before it goes. dead: it has not, and it is to wait.
+    dropped: it is never sent, which may be said of what is held or suppressed too. The business learns of it as it
+    does from the relay.
+
+    Raises:
+        InputError: there is no such event, its state is none of these, it is dead already, or it is decided about
+            elsewhere.
+    """
+    found = _locked(connection, event_id)
+    _require_no_other_desk(found)
+    state = _RESOLVED[resolution]
+    waits = {"IN_DOUBT", "DEAD"} | _ALSO.get(resolution, set())
+    # What is dropped for good is one of those that are kept back, and not looked at again.
+    is_so = found.state == state and found.reconsider_until is None
+    if found.state not in waits or is_so:
+        raise InputError(
+            f"Event {event_id} is {found.state}, so it cannot be resolved as {resolution}; "
+            "only what is IN_DOUBT or DEAD waits for that."
+        )
+    said = f"Resolved as {resolution} by {by}."
+    connection.execute(_RESOLVE, {"id": found.id, "state": state, "said": said})
+    if state != "PENDING":
+        kind = kinds.get(found.event_type)
+        if kind is not None and kind.recorder is not None:
+            kind.recorder(connection, [_recorded(found, state, said)])  # type: ignore[arg-type] # never PENDING
+
+
+def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str) -> None:
+    """Deliver nothing to a destination, or of a type, until it is resumed.
+
+    Raises:
+        InputError: it is stopped already, or there is no such type.
+    """
+    if kind == "EVENT_TYPE":
+        require_event_type(name)
+    if not connection.execute(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
+        raise InputError(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
+
+
+def resume(connection: Connection, kind: StopKind, name: str) -> None:
+    """Deliver again what was stopped.
+
+    Raises:
+        InputError: it is not stopped.
+    """
+    if not connection.execute(_RESUME, {"kind": kind, "name": name}).rowcount:
+        raise InputError(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
+
+
+def stops(connection: Connection) -> tuple[Stop, ...]:
+    """All that is stopped, in the order of names."""
+    return tuple(Stop(*row) for row in connection.execute(_STOPS))
+
+
+def _move(connection: Connection, event_id: UUID, states: set[str], done: str, statement: Any) -> None:  # noqa: ANN401
+    found = _locked(connection, event_id)
+    _require_no_other_desk(found)
+    if found.state not in states:
+        raise InputError(f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}.")
+    connection.execute(statement, {"id": found.id})
+
+
+def _locked(connection: Connection, event_id: UUID) -> Row[Any]:
+    row = connection.execute(_LOCK, {"event_id": event_id}).one_or_none()
+    if row is None:
+        raise _unknown(event_id)
+    return row
+
+
+def _require_no_other_desk(found: Row[Any]) -> None:
+    command = _OTHER_DESKS.get(found.aggregate_type)
+    if command is not None and found.is_its_own:
+        raise InputError(
+            f"Event {found.event_id} is about {found.aggregate_type} {found.aggregate_id}; "
+            f"decide about that with `{command}`."
+        )
+
+
+def _unknown(event_id: UUID) -> InputError:
+    return InputError(f"There is no event {event_id}; {_LIST}.")
+
+
+def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
+    message = Message(
+        found.event_id,
+        found.event_type,
+        found.aggregate_type,
+        found.aggregate_id,
+        found.data,
+        found.occurred_at,
+        found.body,
+        found.attempts,
+        found.doubtful_since is not None,
+    )
+    if state == "SUPPRESSED":
+        return Recorded(message, state, None)
+    verdict = Verdict.DELIVERED if state == "DELIVERED" else Verdict.REJECTED
+    return Recorded(message, state, Outcome(verdict, said))
+
+
+_COLUMNS = """
+    event_id, event_type, aggregate_type, aggregate_id, state, attempts - attempts_forgiven, occurred_at,
+    available_at, last_attempt_at, ended_at, last_error
+"""
+
+_CHOSEN = """
+    (CAST(:event_type AS text) IS NULL OR event_type = CAST(:event_type AS text))
+    AND (CAST(:aggregate AS text) IS NULL OR aggregate_id = CAST(:aggregate AS text))
+"""
+
+_UNENDED = text(f"""
+    SELECT {_COLUMNS} FROM outbox_event
+    WHERE ended_at IS NULL AND {_CHOSEN}
+    ORDER BY occurred_at, id LIMIT CAST(:limit AS bigint)
+""")
+
+_OF_STATE = text(f"""
+    SELECT {_COLUMNS} FROM outbox_event
+    WHERE state = CAST(:state AS text) AND {_CHOSEN}
+        AND (ended_at IS NULL) = (CAST(:state AS text) NOT IN ('DELIVERED', 'SUPPRESSED'))
+    ORDER BY ended_at DESC, occurred_at DESC, id DESC LIMIT CAST(:limit AS bigint)
+""")
+
+_KEPT_BACK = text(f"""
+    SELECT {_COLUMNS} FROM outbox_event
+    WHERE reconsider_until > statement_timestamp()
+    ORDER BY id LIMIT CAST(:limit AS bigint)
+""")
+
+_SHOW = text(f"""
+    SELECT {_COLUMNS}, payload, dedupe_key, attempts, owner, lease_until, first_attempt_at, doubtful_since,
+        last_response, destination, body, CAST(payload AS text) AS data
+    FROM outbox_event WHERE event_id = CAST(:event_id AS uuid)
+""")
+
+_ATTEMPTS = text("""
+    SELECT attempt, began_at, outbox_attempt.ended_at, outbox_attempt.owner, outbox_attempt.destination, outcome, error,
+        response
+    FROM outbox_attempt JOIN outbox_event ON outbox_event.id = outbox_id
+    WHERE event_id = CAST(:event_id AS uuid) ORDER BY attempt
+""")
+
+_DESTINATIONS = text("""
+    SELECT name, failing_since, CAST(rate AS float) AS rate, last_error, CASE
+        WHEN greatest(open_until, probe_until, paused_until) > clock_timestamp()
+        THEN greatest(open_until, probe_until, paused_until) END AS next_at
+    FROM delivery_destination
+""")
+
+# An event that asks for a payout which is not there, or beside its own, is decided about here.
+_LOCK = text("""
+    SELECT *, CAST(payload AS text) AS data, dedupe_key = 'PayoutRequested:' || aggregate_id AND EXISTS (
+        SELECT FROM payout WHERE public_id = CASE
+            WHEN aggregate_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN CAST(aggregate_id AS uuid) END
+    ) AS is_its_own
+    FROM outbox_event WHERE event_id = CAST(:event_id AS uuid) FOR UPDATE
+""")
+
+# In the order of ids, as everything that takes several events.
+_DEAD = """
+    SELECT id FROM outbox_event
+    WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
+        AND aggregate_type <> ALL (CAST(:others AS text[]))
+        AND (CAST(:event_ids AS uuid[]) IS NULL OR event_id = ANY (CAST(:event_ids AS uuid[])))
+        AND (CAST(:event_types AS text[]) IS NULL OR event_type = ANY (CAST(:event_types AS text[])))
+        AND (CAST(:since AS timestamptz) IS NULL OR last_attempt_at >= CAST(:since AS timestamptz))
+    ORDER BY id
+"""
+
+_CHOSEN_DEAD = text(_DEAD)
+
+_REDRIVE = text(f"""
+    WITH dead AS MATERIALIZED ({_DEAD} FOR UPDATE)
+    UPDATE outbox_event AS event
+    SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts, tried_since = NULL, lost = 0
+    FROM dead WHERE event.id = dead.id
+    RETURNING event_id
+""")
+
+_HOLD = text("UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE id = :id")
+
+_RELEASE = text("""
+    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL WHERE id = :id
+""")
+
+_RESOLVE = text("""
+    UPDATE outbox_event
+    SET state = CAST(:state AS text), last_error = CAST(:said AS text),
+        available_at = CASE WHEN CAST(:state AS text) = 'PENDING' THEN clock_timestamp() END,
+        ended_at = CASE WHEN CAST(:state AS text) IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
+        attempts_forgiven = CASE WHEN CAST(:state AS text) = 'PENDING' THEN attempts ELSE attempts_forgiven END,
+        doubtful_since = CASE WHEN CAST(:state AS text) IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
+        reconsider_until = NULL,
+        tried_since = CASE WHEN CAST(:state AS text) = 'PENDING' THEN NULL ELSE tried_since END,
+        lost = CASE WHEN CAST(:state AS text) = 'PENDING' THEN 0 ELSE lost END
+    WHERE id = :id
+""")
+
+_STOP = text("""
+    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES (:kind, :name, :reason, :by)
+    ON CONFLICT DO NOTHING
+""")
+
+_RESUME = text("DELETE FROM delivery_stop WHERE kind = :kind AND name = :name")
+
+_STOPS = text("SELECT kind, name, reason, stopped_by, stopped_at FROM delivery_stop ORDER BY kind, name")

@@ -1,0 +1,259 @@
+"""Alerts: told once for each thing that stands, as events in the outbox, and told again when it has passed.
+
+What happens is an occurrence, remembered for ever under its key. Occurrences with one subject (a destination, a job)
+are one alert for as long as it is open: the first is told, the others are counted. `passing` finds out what has passed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.outbox import events
+from ticketflow_orch.outbox.events import OutboxEvent, Publish
+
+# The aggregate type of all alerts.
+ALERT = "alert"
+RESOLVED = "AlertResolved"
+CAUSE_GONE = "its cause is gone"
+# What stands for so long is told again.
+TOLD_AGAIN_AFTER = timedelta(days=1)
+
+
+class Severity(StrEnum):
+    """How soon somebody must look: at once, on the next working day, or whenever they like."""
+
+    PAGE = "PAGE"
+    TICKET = "TICKET"
+    INFO = "INFO"
+
+
+# Of kinds that are not here: TICKET.
+_SEVERITIES = {
+    "DestinationFailing": Severity.PAGE,
+    "DestinationGone": Severity.PAGE,
+    "DuplicateFiring": Severity.INFO,
+    "OutboxEventDead": Severity.PAGE,
+    "PayoutContradicted": Severity.PAGE,
+    "PayoutInDoubt": Severity.PAGE,
+    "PayoutReferenceShared": Severity.PAGE,
+    "StaleClaim": Severity.INFO,
+    "WorkOverdue": Severity.PAGE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that operators must learn once: `kind` is the event's type, `key` which occurrence of it this is.
+
+    `subject`: what it is about, shared by all occurrences that are told together; the key, where there is none.
+    `event_id`: the event in the outbox that it is about. `severity`: where it is not that of its kind. `recurs`: it is
+    alerted for as long as it lasts, so that what was over and is alerted under the same key has come back.
+    """
+
+    kind: str
+    key: str
+    payload: Mapping[str, Any]
+    subject: str | None = None
+    event_id: str | None = None
+    severity: Severity | None = None
+    recurs: bool = False
+
+    @property
+    def about(self) -> str:
+        """What it is told together with."""
+        return self.key if self.subject is None else self.subject
+
+    @property
+    def urgency(self) -> Severity:
+        """How soon somebody must look."""
+        return self.severity or _SEVERITIES.get(self.kind, Severity.TICKET)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An alert as people see it: since when, how often it occurred, and who or what ended it, if it is over."""
+
+    id: int
+    kind: str
+    subject: str
+    severity: str
+    first_at: datetime
+    last_at: datetime
+    occurrences: int
+    payload: Mapping[str, Any]
+    resolved_at: datetime | None
+    resolved_by: str | None
+
+
+def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Publish = events.append) -> bool:
+    """Note `alert` unless that was done before; returns whether it was told now.
+
+    Told is the first of its subject, and then one a day for as long as there are more; the others are counted.
+    """
+    if alert.recurs and _is_over(connection, alert):
+        alert = replace(alert, key=f"{alert.key} at {now.isoformat()}")
+    values = {
+        "kind": alert.kind,
+        "key": alert.key,
+        "subject": alert.about,
+        "severity": alert.urgency,
+        "payload": json.dumps(alert.payload),
+        "event_id": alert.event_id,
+        "again_after": TOLD_AGAIN_AFTER,
+    }
+    noted = connection.execute(_NOTE, values).one_or_none()
+    if noted is None or not noted.is_told:
+        return False
+    more = {} if noted.occurrences == 1 else {"occurrences": noted.occurrences, "since": noted.first_at.isoformat()}
+    # Each of them is its own event in one aggregate, so that it is ended after it was told.
+    told = {**alert.payload, "severity": alert.urgency.lower(), "subject": alert.about, **more}
+    publish(
+        connection,
+        OutboxEvent(ALERT, _name(alert.kind, noted.key), alert.kind, told, _name(alert.kind, alert.key), now),
+    )
+    return True
+
+
+def alert_all(
+    connection: Connection, alerts: Collection[Alert], now: datetime, publish: Publish = events.append
+) -> Sequence[Alert]:
+    """Those of `alerts` that were told now; in an order in which no two that tell at once wait for each other."""
+    in_order = sorted(alerts, key=lambda one: (one.kind, one.about, one.key))
+    return [alert for alert in in_order if alert_once(connection, alert, now, publish)]
+
+
+def standing(connection: Connection, kinds: Collection[str] | None = None) -> tuple[Standing, ...]:
+    """The open alerts, of `kinds` or of all, the most urgent first and among them the oldest."""
+    values = {"kinds": None if kinds is None else sorted(kinds)}
+    return tuple(Standing(*row) for row in connection.execute(_STANDING, values))
+
+
+def latest(connection: Connection, most: int) -> tuple[Standing, ...]:
+    """The last `most` alerts, open or over, the newest first."""
+    return tuple(Standing(*row) for row in connection.execute(_LATEST, {"most": most}))
+
+
+def resolve(
+    connection: Connection, alerts: Collection[int], now: datetime, by: str, publish: Publish = events.append
+) -> tuple[Standing, ...]:
+    """End those of `alerts` that are open, and tell of each; `by` says what ended them. Returns them."""
+    ended = []
+    for row in connection.execute(_RESOLVE, {"ids": sorted(alerts), "by": by}).all():
+        one = Standing(*row[:-1])
+        told = {
+            "kind": one.kind, "subject": one.subject, "severity": one.severity.lower(),
+            "since": one.first_at.isoformat(), "occurrences": one.occurrences, "resolved_by": by,
+        }  # fmt: skip
+        name = _name(one.kind, row.key)
+        publish(connection, OutboxEvent(ALERT, name, RESOLVED, told, f"{RESOLVED} {name}", now))
+        ended.append(one)
+    return tuple(ended)
+
+
+def resolve_by_hand(connection: Connection, alert: int, now: datetime, who: str) -> Standing:
+    """End one alert because a person says so.
+
+    Raises:
+        InputError: it is not open.
+    """
+    ended = resolve(connection, [alert], now, who)
+    if not ended:
+        raise InputError(f"No alert {alert} is open; `ticketflow alerts list` shows those that are.")
+    return ended[0]
+
+
+def resolve_others(
+    connection: Connection, kind: str, subjects: Collection[str], now: datetime, publish: Publish = events.append
+) -> tuple[Standing, ...]:
+    """End the open alerts of `kind` but those about `subjects`: their cause is gone."""
+    gone = [one.id for one in standing(connection, [kind]) if one.subject not in subjects]
+    return resolve(connection, gone, now, CAUSE_GONE, publish)
+
+
+def tell_again(connection: Connection, now: datetime, publish: Publish = events.append) -> int:
+    """Tell what has stood for another day, of what somebody must look at; how many there were."""
+    rows = connection.execute(_AGAIN, {"again_after": TOLD_AGAIN_AFTER}).all()
+    for row in rows:
+        name = _name(row.kind, row.key)
+        told = row.payload | {
+            "severity": row.severity.lower(), "subject": row.subject, "occurrences": row.occurrences,
+            "since": row.first_at.isoformat(),
+        }  # fmt: skip
+        publish(connection, OutboxEvent(ALERT, name, row.kind, told, f"{name} at {row.told_at.isoformat()}", now))
+    return len(rows)
+
+
+def _is_over(connection: Connection, alert: Alert) -> bool:
+    values = {"kind": alert.kind, "key": alert.key, "subject": alert.about}
+    return bool(connection.execute(_IS_OVER, values).scalar_one())
+
+
+def _name(kind: str, key: str) -> str:
+    return f"{kind} {key}"
+
+
+# An occurrence that is known adds nothing to its alert. Of two that are noted at once the second waits at the alert's
+# row, or at the index, and joins it.
+_NOTE = text("""
+    WITH opened AS (
+        INSERT INTO alert_group AS one (kind, subject, severity, key, payload, first_at, last_at, told_at)
+        SELECT CAST(:kind AS text), CAST(:subject AS text), CAST(:severity AS text), CAST(:key AS text),
+            CAST(:payload AS jsonb), at, at, at
+        FROM (SELECT clock_timestamp() AS at) AS clock
+        WHERE NOT EXISTS (SELECT FROM alert WHERE kind = CAST(:kind AS text) AND key = CAST(:key AS text))
+        ON CONFLICT (kind, subject) WHERE resolved_at IS NULL DO UPDATE SET
+            occurrences = one.occurrences + 1, last_at = excluded.last_at, payload = excluded.payload,
+            told_at = CASE WHEN one.told_at < excluded.last_at - CAST(:again_after AS interval)
+                THEN excluded.last_at ELSE one.told_at END
+        RETURNING id, key, occurrences, first_at, told_at = last_at AS is_told
+    ), noted AS (
+        INSERT INTO alert (kind, key, group_id, event_id)
+        SELECT CAST(:kind AS text), CAST(:key AS text), id, CAST(:event_id AS uuid) FROM opened
+        ON CONFLICT DO NOTHING RETURNING kind
+    )
+    SELECT key, occurrences, first_at, is_told FROM opened WHERE EXISTS (SELECT FROM noted)
+""")
+
+_IS_OVER = text("""
+    SELECT EXISTS (
+        SELECT FROM alert JOIN alert_group ON alert_group.id = group_id
+        WHERE alert.kind = CAST(:kind AS text) AND alert.key = CAST(:key AS text) AND resolved_at IS NOT NULL
+    ) AND NOT EXISTS (
+        SELECT FROM alert_group WHERE kind = CAST(:kind AS text) AND subject = CAST(:subject AS text)
+            AND resolved_at IS NULL)
+""")
+
+_COLUMNS = "id, kind, subject, severity, first_at, last_at, occurrences, payload, resolved_at, resolved_by"
+
+_STANDING = text(f"""
+    SELECT {_COLUMNS} FROM alert_group
+    WHERE resolved_at IS NULL AND (CAST(:kinds AS text[]) IS NULL OR kind = ANY (CAST(:kinds AS text[])))
+    ORDER BY array_position(ARRAY['PAGE', 'TICKET', 'INFO'], severity), first_at, id
+""")
+
+_LATEST = text(f"SELECT {_COLUMNS} FROM alert_group ORDER BY id DESC LIMIT CAST(:most AS bigint)")
+
+_RESOLVE = text(f"""
+    UPDATE alert_group SET resolved_at = clock_timestamp(), resolved_by = CAST(:by AS text)
+    WHERE resolved_at IS NULL AND id IN (
+        SELECT id FROM alert_group WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY kind, subject FOR UPDATE)
+    RETURNING {_COLUMNS}, key
+""")
+
+_AGAIN = text("""
+    UPDATE alert_group SET told_at = clock_timestamp()
+    WHERE id IN (
+        SELECT id FROM alert_group
+        WHERE resolved_at IS NULL AND severity <> 'INFO'
+            AND told_at < clock_timestamp() - CAST(:again_after AS interval)
+        ORDER BY kind, subject FOR UPDATE SKIP LOCKED)
+    RETURNING kind, key, subject, severity, payload, occurrences, first_at, told_at
+""")

@@ -1,0 +1,159 @@
+"""Sending: one attempt at one event, and what follows from its answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import timedelta
+
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.outbox.delivery import Commit, FencedError, Outcome, Transport, Verdict
+from ticketflow_orch.outbox.delivery.configuration import Route
+from ticketflow_orch.outbox.events import NEVER_TWICE
+from ticketflow_orch.outbox.relay.completer import Ended, State
+from ticketflow_orch.outbox.relay.fetch import Claimed
+
+_LOG = logging.getLogger(__name__)
+
+
+class _UnansweredError(FencedError):
+    """Whether the commit was written down is not known; what it comes before did not happen."""
+
+
+def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | Claimed | None:
+    """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it.
+
+    `claimed` as it was where the database was away when its commit was to be written down: it was not sent.
+    """
+    committed = False
+
+    def committing() -> None:
+        nonlocal committed
+        commit()
+        committed = True
+
+    try:
+        forgotten = _is_forgotten(claimed, route) and route.in_doubt != "resend"
+        known = _reconsider(claimed, route, transport) if forgotten or _is_asked_first(claimed, route) else None
+        if known is not None:
+            return known
+        return judge(claimed, route, transport.send(claimed.message, committing))
+    except _UnansweredError:
+        return claimed
+    except FencedError:
+        return None
+    except Exception as error:  # noqa: BLE001 - what breaks after its commit is an attempt of which nothing is known
+        _LOG.exception("The transport to %s broke.", route.destination)
+        verdict = Verdict.UNKNOWN if committed else Verdict.REFUSED
+        return judge(claimed, route, Outcome(verdict, f"The transport broke: {type(error).__name__}: {error}"))
+
+
+def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> Commit:
+    """What a transport calls before the step after which its receiver may have the event.
+
+    Where the receiver forgets event ids some day, the step is written down first, so that no crash after it can pass
+    for one before it. Elsewhere a look at the clock does: sending twice does no harm there.
+    """
+
+    def commit() -> None:
+        if time.monotonic() >= claimed.at + lease:
+            raise FencedError(f"The lease on event {claimed.message.event_id} is over.")
+        if route.remembers is None:
+            return
+        try:
+            with transaction(engine) as connection:
+                values = {"id": claimed.id, "attempt": claimed.message.attempt}
+                ours = connection.execute(_COMMIT, values).rowcount == 1
+        except SQLAlchemyError as error:
+            raise _UnansweredError("The database did not say whether the lease is still ours.") from error
+        if not ours:
+            raise FencedError(f"Attempt {claimed.message.attempt} at {claimed.message.event_id} was overtaken.")
+
+    return commit
+
+
+def judge(claimed: Claimed, route: Route, outcome: Outcome) -> Ended:
+    """What becomes of `claimed` after the answer `outcome`."""
+    refused = None if claimed.doubt is not None else False
+    state: State
+    match outcome.verdict:
+        case Verdict.DELIVERED:
+            return Ended(claimed, "DELIVERED", outcome)
+        case Verdict.GONE:
+            return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, gone=route.destination)
+        case Verdict.THROTTLED:
+            # However long it lasts: the destination takes others meanwhile, or operators are told that it fails.
+            return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, throttled=True)
+        case Verdict.UNKNOWN:
+            # Where sending it once more is out of the question already, it is a person's.
+            held = route.remembers == timedelta(0) and route.in_doubt == "hold"
+            state = "IN_DOUBT" if held else _next(claimed, route, True)
+            return Ended(claimed, state, outcome, outcome.error, doubt=True)
+        case Verdict.REJECTED:
+            return Ended(claimed, "DEAD", outcome, outcome.error, refused)
+        case Verdict.REFUSED | Verdict.UNREACHED:
+            counts = outcome.verdict is Verdict.REFUSED
+            state = _next(claimed, route, claimed.doubt is not None, counts=counts)
+            return Ended(claimed, state, outcome, outcome.error, refused, counts=counts)
+
+
+def _next(claimed: Claimed, route: Route, doubtful: bool, *, counts: bool = True) -> State:
+    used_up = counts and route.attempts is not None and claimed.counted >= route.attempts
+    age = claimed.age + time.monotonic() - claimed.at
+    # The first attempt of all is not the last one too, however long it took.
+    too_old = claimed.age > 0 and age >= route.gives_up_after.total_seconds()
+    return given_up(route, doubtful) if used_up or too_old else "PENDING"
+
+
+def given_up(route: Route, doubtful: bool) -> State:
+    """What an event becomes whose attempts are used up: nobody calls dead what a receiver may have acted on."""
+    return "IN_DOUBT" if doubtful and route.remembers is not None and route.in_doubt != "resend" else "DEAD"
+
+
+def _is_forgotten(claimed: Claimed, route: Route) -> bool:
+    """Whether the event may have arrived, and this attempt might reach somebody who does not know its id."""
+    if claimed.doubt is None:
+        return False
+    if claimed.destination != route.destination:
+        return route.remembers is not None or claimed.message.event_type in NEVER_TWICE
+    if route.remembers is None:
+        return False
+    reached = claimed.doubt + time.monotonic() - claimed.at + route.limit.total_seconds()
+    return reached >= route.remembers.total_seconds()
+
+
+def _is_asked_first(claimed: Claimed, route: Route) -> bool:
+    """Whether the receiver is asked for it although nothing says that it may have it.
+
+    Such a record is lost where the database was restored, and the receiver may have forgotten the id since.
+    """
+    costly = claimed.message.event_type in NEVER_TWICE
+    return costly and claimed.doubt is None and route.in_doubt == "look_up" and route.remembers is not None
+
+
+def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended | None:
+    """What becomes of an event that was forgotten, without sending it; None: it is to be sent after all."""
+    if claimed.destination != route.destination:
+        reason = f"{claimed.destination} may have it; its route leads to {route.destination} by now."
+        return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)
+    if route.in_doubt == "hold":
+        reason = "The receiver may have it from an earlier attempt and may not recognise its id any more."
+        return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)
+    found = transport.look_up(claimed.message)
+    match found.verdict:
+        case Verdict.DELIVERED:
+            return Ended(claimed, "DELIVERED", found)
+        case Verdict.REFUSED:
+            return None
+        case _:
+            return Ended(claimed, _next(claimed, route, claimed.doubt is not None), found, found.error)
+
+
+_COMMIT = text("""
+    UPDATE outbox_event SET doubtful_since = coalesce(doubtful_since, clock_timestamp())
+    WHERE id = CAST(:id AS bigint) AND attempts = CAST(:attempt AS integer) AND state = 'INFLIGHT'
+        AND lease_until > clock_timestamp()
+""")

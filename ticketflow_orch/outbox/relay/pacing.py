@@ -1,0 +1,357 @@
+"""Pacing: how much each destination is sent, going by how it does.
+
+What is about the destination and not about an event (nobody answers, nothing is understood, too much at once) holds it
+back as a whole, and costs no event its turn. Where it fails, nothing is sent for a while that doubles each time; then
+one event tries, and as soon as one arrives all may go. Where it says that it takes less, it is sent less: the rate
+falls by a fifth at once, and rises until it says so again. All relays share what is known, in a row of the database.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from sqlalchemy import Connection, TextClause, text
+
+from ticketflow_orch.formatting.text import without_addresses
+from ticketflow_orch.outbox.delivery import Verdict
+from ticketflow_orch.outbox.delivery.configuration import Allowance
+from ticketflow_orch.outbox.relay.completer import Ended, storable
+from ticketflow_orch.outbox.relay.conditions import NEXT, OPEN, PROBED, RETURNING, SOON, WELL, Condition, still
+
+# So many failures in a row, without one that arrived, are the destination's and not some events'.
+FAILURES = 5
+# In seconds: what a rate is measured by, at most.
+_MEASURED = 1.0
+_COUNTED = 10_000
+# A rate that is not used says nothing when it is kept; several relays may share it.
+_USED = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long a destination that fails is left alone: `first`, doubled each time, at most `longest`, by chance less.
+
+    `longest` is at most ten minutes: what is further away is of a clock that was set back. `asked` bounds what the
+    destination may ask for by itself. Operators are told when it has failed for `told_after`.
+    """
+
+    first: timedelta = timedelta(seconds=1)
+    longest: timedelta = timedelta(minutes=1)
+    asked: timedelta = timedelta(hours=1)
+    told_after: timedelta = timedelta(minutes=15)
+
+
+class _Sign(Enum):
+    """What the end of an attempt says about its destination."""
+
+    WELL = "well"
+    ILL = "ill"
+    TOO_MUCH = "too much"
+
+
+def _sign(end: Ended) -> _Sign | None:
+    if end.outcome is None or end.gone is not None:
+        return None
+    match end.outcome.verdict:
+        case Verdict.DELIVERED | Verdict.REJECTED:
+            return _Sign.WELL
+        case Verdict.THROTTLED:
+            return _Sign.TOO_MUCH
+        case _ if not end.outcome.own_fault:
+            return _Sign.ILL
+        case _:
+            # It answered, which is more than one does that is away.
+            return _Sign.WELL if end.outcome.status is not None else None
+
+
+class Pace:
+    """What one relay sends to one destination, and what it learns of it. Safe to use from several threads."""
+
+    def __init__(self, name: str, allowance: Allowance, patience: Patience) -> None:
+        self.name = name
+        self.condition = WELL
+        self.probing = False
+        self._allowance = allowance
+        self._patience = patience
+        self._window = float(allowance.concurrency)
+        self._ill: set[int] = set()
+        self._unreached = 0
+        self._taken: deque[float] = deque(maxlen=_COUNTED)
+        self._is_failing = False
+        self._opens, self._held = False, False
+        self._version = 0
+        self._lock = threading.Lock()
+
+    @property
+    def window(self) -> int:
+        """How many events may be under way to it at once."""
+        return 1 if self.probing or self.condition.is_open else int(self._window)
+
+    @property
+    def rate(self) -> float | None:
+        """Events a second that it is sent at most; None: as many as it takes."""
+        rates = [rate for rate in (self._allowance.rate, self.condition.rate) if rate is not None]
+        return min(rates) if rates else None
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether what is claimed for it is not to be sent now after all."""
+        return self._held or (not self.probing and (self.condition.is_open or self.condition.paused_for > 0))
+
+    def probe(self, connection: Connection, lease: float) -> bool:
+        """Whether this relay may try it with one event; no other may for `lease` seconds, or until that has ended."""
+        self.probing = connection.execute(_PROBE, {"name": self.name, "lease": lease}).rowcount == 1
+        return self.probing
+
+    def forgo(self, connection: Connection) -> None:
+        """Let others try it: there was nothing to try it with, or nothing came of it."""
+        self.probing = False
+        connection.execute(_FORGO, {"name": self.name})
+
+    def reserve(self, connection: Connection, wanted: int) -> list[float]:
+        """From when on, by the monotonic clock, each of at most `wanted` events may be begun; only those soon."""
+        rate = self.rate
+        if rate is None:
+            return [0.0] * wanted
+        turns = min(wanted, max(1, int(rate * SOON)))
+        values = {"name": self.name, "needed": turns / rate, "soon": SOON}
+        wait = connection.execute(_RESERVE, values).scalar_one_or_none()
+        if wait is None:
+            return []
+        now = time.monotonic()
+        return [now + wait + turn / rate for turn in range(turns)]
+
+    @property
+    def version(self) -> int:
+        """Grows with what this relay writes, so that what was read before it can be told from what is so now."""
+        return self._version
+
+    def learn(self, condition: Condition, version: int) -> None:
+        """Go by `condition`, as it was read when `version` was the last; not where this relay has written since."""
+        with self._lock:
+            if version == self._version:
+                self.condition = condition
+
+    def begin_anew(self) -> None:
+        """Go by what the database has: what was seen and could not be written down holds nothing back."""
+        with self._lock:
+            self._ill.clear()
+            self._unreached = 0
+            self._opens = self._held = self.probing = False
+
+    def see(self, end: Ended) -> None:
+        """Count how an attempt ended, right when it does: what comes next may have to wait for what is made of it."""
+        if end.state == "DELIVERED" and self._is_untroubled():
+            self._taken.append(time.monotonic())
+            return
+        sign = _sign(end)
+        if sign is None:
+            return
+        with self._lock:
+            if sign is _Sign.WELL:
+                self._ill.clear()
+                self._unreached = 0
+                self._window = min(self._window + 1, float(self._allowance.concurrency))
+                self._taken.append(time.monotonic())
+            elif sign is _Sign.TOO_MUCH:
+                self._held = True
+            elif end.outcome is not None and end.outcome.verdict is Verdict.UNREACHED:
+                self._unreached += 1
+            else:
+                self._ill.add(end.claimed.id)
+            if sign is _Sign.ILL and (self.probing or len(self._ill) + self._unreached >= FAILURES):
+                self._opens = self._held = True
+
+    def _is_untroubled(self) -> bool:
+        """Whether one more that arrives changes nothing."""
+        return not (self._ill or self._unreached or self._held) and self._window >= self._allowance.concurrency
+
+    def note(self, connection: Connection, ends: Sequence[Ended]) -> Failing | None:
+        """Write down what follows from attempts that were seen to end, where it matters; the destination, if it fails.
+
+        `connection` commits each statement by itself.
+        """
+        usual = self.condition is WELL and not self.probing and not self._is_failing
+        if usual and all(end.state == "DELIVERED" for end in ends):
+            return None
+        signs = [(end, sign) for end in ends if (sign := _sign(end)) is not None]
+        ill = [end for end, sign in signs if sign is _Sign.ILL]
+        throttled = [end for end, sign in signs if sign is _Sign.TOO_MUCH]
+        arrived = any(sign is _Sign.WELL for _, sign in signs)
+        with self._lock:
+            opens = self._opens and bool(ill)
+            observed = self._observed()
+            if opens:
+                self._ill.clear()
+                self._unreached, self._opens = 0, False
+            if throttled or opens:
+                self._window = 1.0 if opens else max(1.0, self._window / 2)
+        was_probing, failing = self.probing, None
+        if opens:
+            failing = self._write(connection, _OPENED, self._said(ill) | self._waits)
+        elif throttled:
+            values = self._said(throttled) | {"observed": observed, "probed": was_probing}
+            failing = self._write(connection, _THROTTLED, values)
+        elif ill and not arrived and not self._is_failing:
+            failing = self._write(connection, _FAILED, self._said(ill))
+        elif arrived and (was_probing or self._is_failing or self.condition.is_failing or self.condition.is_open):
+            self._write(connection, _CLOSED, {"name": self.name})
+        elif was_probing:
+            self.forgo(connection)
+        elif arrived and (known := self.condition.rate) is not None and observed > _USED * known:
+            self._write(connection, _QUICKEN, {"name": self.name})
+        self.probing = False
+        if opens or throttled:
+            self._held = self._opens
+        return failing
+
+    def _observed(self) -> float:
+        """How many it took in a second, lately."""
+        now = time.monotonic()
+        while self._taken and self._taken[0] < now - _MEASURED:
+            self._taken.popleft()
+        return len(self._taken) / max(now - self._taken[0], 1.0) if self._taken else 0.0
+
+    @property
+    def _waits(self) -> dict[str, object]:
+        return {
+            "first": self._patience.first.total_seconds(),
+            "longest": self._patience.longest.total_seconds(),
+        }
+
+    def _said(self, ends: Sequence[Ended]) -> dict[str, object]:
+        wishes = [end.outcome.retry_after for end in ends if end.outcome and end.outcome.retry_after is not None]
+        asked = min(max(wishes, default=0.0), self._patience.asked.total_seconds())
+        return {"name": self.name, "error": _error(ends[-1]) if ends else None, "asked": asked}
+
+    def _write(self, connection: Connection, statement: TextClause, values: dict[str, object]) -> Failing | None:
+        row = connection.execute(statement, values).one_or_none()
+        if row is None:
+            return None
+        with self._lock:
+            self._version += 1
+            self.condition = Condition(*row[:7])
+            self._is_failing = self.condition.is_failing
+        if row.failing_since is None:
+            return None
+        return Failing(self.name, row.failing_since, row.failing_for, row.last_error)
+
+
+def end_failures(connection: Connection, names: Sequence[str]) -> None:
+    """Let the destinations `names` fail no more: there is nothing by which they could show that they do not."""
+    if names:
+        connection.execute(_ARE_IDLE, {"names": list(names)})
+
+
+@dataclass(frozen=True, slots=True)
+class Failing:
+    """A destination that fails: since when, for how many seconds, and what was said last."""
+
+    destination: str
+    since: datetime
+    seconds: float
+    error: str | None
+
+
+def _error(end: Ended) -> str | None:
+    return None if end.reason is None else storable(without_addresses(end.reason))
+
+
+def _telling(statement: str) -> TextClause:
+    """`statement`, which changes a destination, and how that does then."""
+    return text(f"{statement} {RETURNING}")
+
+
+_PROBE = text(f"""
+    UPDATE delivery_destination SET probe_until = clock_timestamp() + make_interval(secs => CAST(:lease AS float))
+    WHERE name = CAST(:name AS text) AND open_until IS NOT NULL AND {still("open_until", OPEN)} IS NOT TRUE
+        AND {still("probe_until", PROBED)} IS NOT TRUE
+""")
+
+_FORGO = text("UPDATE delivery_destination SET probe_until = NULL WHERE name = CAST(:name AS text)")
+
+_RESERVE = text(f"""
+    INSERT INTO delivery_destination AS known (name, next_at)
+    VALUES (CAST(:name AS text), clock_timestamp() + make_interval(secs => CAST(:needed AS float)))
+    ON CONFLICT (name) DO UPDATE
+    SET next_at = make_interval(secs => CAST(:needed AS float))
+        + CASE WHEN {still("known.next_at", NEXT)} THEN known.next_at ELSE clock_timestamp() END
+    WHERE ({still("known.next_at", NEXT)}
+        AND known.next_at >= clock_timestamp() + make_interval(secs => CAST(:soon AS float))) IS NOT TRUE
+    RETURNING CAST(greatest(extract(epoch FROM known.next_at - clock_timestamp()) - CAST(:needed AS float), 0) AS float)
+""")
+
+_FAILED = _telling("""
+    INSERT INTO delivery_destination AS known (name, failing_since, last_error)
+    VALUES (CAST(:name AS text), clock_timestamp(), CAST(:error AS text))
+    ON CONFLICT (name) DO UPDATE
+    SET failing_since = coalesce(known.failing_since, clock_timestamp()), last_error = excluded.last_error
+""")
+
+# Those of a cohort fail together, and open it once.
+_OPENED = _telling(
+    """
+    INSERT INTO delivery_destination AS known (name, failing_since, pauses, open_until, paused_until, last_error)
+    VALUES (CAST(:name AS text), clock_timestamp(), 1,
+        clock_timestamp() + make_interval(secs => CAST(:first AS float) * (0.5 + random() / 2)),
+        clock_timestamp() + make_interval(secs => CAST(:asked AS float)), CAST(:error AS text))
+    ON CONFLICT (name) DO UPDATE
+    SET failing_since = coalesce(known.failing_since, clock_timestamp()), last_error = excluded.last_error,
+        probe_until = NULL, paused_until = greatest(known.paused_until, excluded.paused_until),
+        pauses = known.pauses + CASE WHEN {open} THEN 0 ELSE 1 END,
+        open_until = CASE WHEN {open} THEN known.open_until
+            ELSE clock_timestamp() + make_interval(secs => (0.5 + random() / 2)
+                * least(CAST(:longest AS float), CAST(:first AS float) * power(2, least(known.pauses, 30)))) END
+""".format(open=still("known.open_until", OPEN))
+)
+
+_CLOSE = """
+    UPDATE delivery_destination AS known
+    SET failing_since = NULL, pauses = 0, open_until = NULL, probe_until = NULL, last_error = NULL
+"""
+
+_CLOSED = _telling(f"{_CLOSE} WHERE name = CAST(:name AS text)")
+
+_ARE_IDLE = text(f"{_CLOSE} WHERE name = ANY (CAST(:names AS text[]))")
+
+# Each of those that were under way together says the same, and so does each relay. What it took before anything is
+# known of its rate says little.
+_THROTTLED = _telling("""
+    INSERT INTO delivery_destination AS known
+        (name, failing_since, rate, throttled_at, rate_at, paused_until, last_error)
+    VALUES (CAST(:name AS text), clock_timestamp(), round(greatest(0.8 * CAST(:observed AS numeric), 1), 3),
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => CAST(:asked AS float)),
+        CAST(:error AS text))
+    ON CONFLICT (name) DO UPDATE
+    SET ceiling = CASE WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.ceiling
+            ELSE known.rate END,
+        rate = CASE WHEN known.rate IS NULL THEN round(greatest(0.8 * CAST(:observed AS numeric), 1), 3)
+            WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.rate
+            ELSE round(greatest(0.8 * known.rate, 0.2), 3) END,
+        throttled_at = CASE WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.throttled_at
+            ELSE clock_timestamp() END,
+        failing_since = coalesce(known.failing_since, clock_timestamp()), rate_at = clock_timestamp(),
+        paused_until = greatest(known.paused_until, excluded.paused_until), last_error = excluded.last_error,
+        open_until = CASE WHEN CAST(:probed AS boolean) THEN NULL ELSE known.open_until END,
+        probe_until = CASE WHEN CAST(:probed AS boolean) THEN NULL ELSE known.probe_until END,
+        pauses = CASE WHEN CAST(:probed AS boolean) THEN 0 ELSE known.pauses END
+""")
+
+# Doubled until it says that it is too much; near that it grows by little. Unless it says so for long, it takes what it
+# is sent.
+_QUICKEN = _telling("""
+    UPDATE delivery_destination AS known
+    SET rate = CASE WHEN throttled_at < clock_timestamp() - interval '10 minutes' THEN NULL
+            WHEN ceiling IS NULL THEN 2 * rate
+            WHEN rate BETWEEN 0.7 * ceiling AND 1.2 * ceiling THEN round(1.03 * rate + 0.05, 3)
+            ELSE round(1.3 * rate, 3) END,
+        rate_at = clock_timestamp()
+    WHERE name = CAST(:name AS text) AND rate IS NOT NULL
+        AND rate_at < clock_timestamp() - make_interval(secs => CASE WHEN ceiling IS NULL THEN 0.5 ELSE 1 END)
+""")

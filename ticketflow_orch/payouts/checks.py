@@ -1,0 +1,100 @@
+"""What must hold for payouts, as questions to the database: read-only, answered for all months at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import date
+from typing import Any
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.closing.history import pays_from_of
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.paid_from import first_paid_month
+from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
+
+
+def not_as_payable(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:
+    """Per month, balances whose payable has no payout or another amount, and payouts without a balance.
+
+    Asked about the closed months that pay anybody and should be paid by now: those up to the last one with payouts,
+    and those that were closed more than three days ago. What was closed since is not forgotten but not paid yet.
+    """
+    first = first_paid_month(connection)
+    if first is None:
+        return ()
+    values = {"first": first.first_day, "most": EXAMPLES} | members.parameters()
+    judged = connection.execute(_JUDGED, values).scalars()
+    return _findings(judged, connection.execute(_NOT_AS_PAYABLE, values))
+
+
+def in_doubt(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:
+    """Per closed month, payouts of which nobody knows whether they left."""
+    closed = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month"))
+    return _findings(closed.scalars(), connection.execute(_IN_DOUBT, {"most": EXAMPLES} | members.parameters()))
+
+
+def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding, ...]:
+    by_month: dict[date, list[Row[Any]]] = {day: [] for day in judged}
+    for row in rows:
+        by_month[row.month].append(row)
+    return tuple(
+        Finding(
+            Month.of_day(day),
+            bad[0].breaches if bad else 0,
+            tuple(Breach(row.external_ref, row.currency, row.what) for row in bad),
+        )
+        for day, bad in by_month.items()
+    )
+
+
+# The first few of each month's rows of `bad`, which has an organization, a currency and what is wrong.
+_EXAMPLES = """
+    SELECT month, coalesce(external_ref, 'id ' || organization_id) AS external_ref, numbered.currency, what, breaches
+    FROM (
+        SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,
+            row_number() OVER (PARTITION BY month ORDER BY organization_id, currency) AS place
+        FROM bad
+    ) AS numbered LEFT JOIN organization ON organization.id = organization_id
+    WHERE place <= CAST(:most AS bigint)
+    ORDER BY month, place
+"""
+
+_MONTHS = """
+    SELECT month FROM settlement_period
+    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND (
+        closed_at < clock_timestamp() - interval '3 days' OR month <= (
+            SELECT greatest((SELECT max(month) FROM payout), max(month) FILTER (WHERE paid_at IS NOT NULL))
+            FROM settlement_period))
+    ORDER BY month
+"""
+
+_JUDGED = text(_MONTHS)
+
+_NOT_AS_PAYABLE = text(f"""
+    WITH judged AS ({_MONTHS}), balance AS (
+        SELECT organization_id, currency, month, payable
+        FROM organization_balance JOIN judged USING (month)
+        WHERE payable > 0 AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    ), paid AS (
+        SELECT organization_id, currency, month, amount FROM payout JOIN judged USING (month)
+        WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    ), bad AS (
+        SELECT organization_id, currency, month,
+            'payable ' || coalesce(payable, 0) || ', requested ' || coalesce(amount, 0) AS what
+        FROM balance FULL JOIN paid USING (organization_id, currency, month)
+        WHERE payable IS DISTINCT FROM amount
+            AND (amount IS NOT NULL OR month >= {pays_from_of("organization_id")})
+    )
+    {_EXAMPLES}
+""")
+
+_IN_DOUBT = text(f"""
+    WITH bad AS (
+        SELECT organization_id, currency, month,
+            'payout ' || public_id || ' of ' || amount || ': ' || coalesce(reason, 'nobody knows why') AS what
+        FROM payout
+        WHERE state = 'IN_DOUBT' AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    )
+    {_EXAMPLES}
+""")

@@ -1,0 +1,131 @@
+"""Parking by hand: an organization whose balances and payouts stop until somebody says so. Its ledger goes on.
+
+What is requested and not sent yet is held with it, in the same transaction, and goes on when the parking ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Row, text
+
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.actions import hold_parked, release_parked
+from ticketflow_orch.payouts.request import mark_paid
+
+
+@dataclass(frozen=True, slots=True)
+class Parking:
+    """An organization parked by a person from `month` on; `parked_by` is who, as declared and by database role.
+
+    `held`: how many payouts its beginning held. `on_their_way`: the references of those that it came too late for.
+    `released`: how many payouts its end lets go.
+    """
+
+    external_ref: str
+    month: Month
+    reason: str
+    parked_by: str
+    since: datetime
+    held: int = 0
+    on_their_way: tuple[str, ...] = ()
+    released: int = 0
+
+
+def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: Month) -> Parking:
+    """Park the organization from the first month that is not closed on: it gets no balance and no payout.
+
+    A month that is being closed counts as closed. `by` is who decided it. What is requested and cannot
+    have arrived is held; what may have is named, and comes to its end.
+
+    Raises:
+        InputError: there is no such organization, it is parked by hand already, or no reason is given.
+    """
+    if not reason.strip():
+        raise InputError(f"Say why {external_ref!r} is parked: --reason TEXT.")
+    with transaction(engine) as connection:
+        organization = _organization(connection, external_ref)
+        row = connection.execute(
+            _PARK,
+            {"organization_id": organization, "first": first_month.first_day, "reason": reason.strip(), "by": by},
+        ).one_or_none()
+        if row is None:
+            raise InputError(f"Organization {external_ref!r} is parked by hand already; `ticketflow unpark` ends that.")
+        held, on_their_way = hold_parked(connection, organization)
+    return replace(_parking(external_ref, row), held=held, on_their_way=on_their_way)
+
+
+def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
+    """End the parking by hand; the next month that is closed balances all that was posted meanwhile.
+
+    What only the parking held is sent.
+
+    Raises:
+        InputError: there is no such organization, or nobody has parked it by hand.
+    """
+    with transaction(engine) as connection:
+        organization = _organization(connection, external_ref)
+        row = connection.execute(_UNPARK, {"organization_id": organization, "by": by}).one_or_none()
+        if row is None:
+            raise InputError(
+                f"Organization {external_ref!r} is not parked by hand; what a settlement or a closing failed on is "
+                "resolved by the next settlement once its data are mended."
+            )
+        released = release_parked(connection, organization)
+    _mark_paid(engine, released)
+    return replace(_parking(external_ref, row), released=len(released))
+
+
+def parked_by_hand(connection: Connection) -> tuple[Parking, ...]:
+    """Everybody who is parked by hand, the longest first."""
+    rows = connection.execute(_LIST)
+    return tuple(Parking(row.external_ref, Month.of_day(row.month), *row[2:]) for row in rows)
+
+
+def _mark_paid(engine: Engine, released: Mapping[str, Month]) -> None:
+    for month in sorted(set(released.values())):
+        with transaction(engine) as connection:
+            mark_paid(connection, month)
+
+
+def _parking(external_ref: str, row: Row[Any]) -> Parking:
+    return Parking(external_ref, Month.of_day(row.month), row.reason, row.parked_by, row.since)
+
+
+def _organization(connection: Connection, external_ref: str) -> int:
+    found = connection.execute(
+        text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+    ).scalar_one_or_none()
+    if found is None:
+        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+    return int(found)
+
+
+# The month is the one after all that are closed or being closed, whenever the statement comes to be executed.
+_PARK = text("""
+    INSERT INTO parked_organization (organization_id, month, reason, parked_by)
+    SELECT :organization_id, coalesce(CAST(max(month) + interval '1 month' AS date), CAST(:first AS date)),
+        :reason, CAST(:by AS text) || ' (role ' || session_user || ')'
+    FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+    ON CONFLICT (organization_id) WHERE resolved_at IS NULL AND reason IS NOT NULL DO NOTHING
+    RETURNING month, reason, parked_by, since
+""")
+
+_UNPARK = text("""
+    UPDATE parked_organization
+    SET resolved_at = clock_timestamp(), resolved_by = CAST(:by AS text) || ' (role ' || session_user || ')'
+    WHERE organization_id = :organization_id AND resolved_at IS NULL AND reason IS NOT NULL
+    RETURNING month, reason, coalesce(parked_by, 'unknown') AS parked_by, since
+""")
+
+_LIST = text("""
+    SELECT external_ref, month, reason, coalesce(parked_by, 'unknown'), since
+    FROM parked_organization JOIN organization ON organization.id = organization_id
+    WHERE resolved_at IS NULL AND reason IS NOT NULL
+    ORDER BY since, external_ref
+""")

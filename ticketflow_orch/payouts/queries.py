@@ -1,0 +1,174 @@
+"""Payouts to look at: one by one, and a month's by currency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Row, text
+
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.actions import reference_of
+
+STATES = ("HELD", "REQUESTED", "CONFIRMED", "REJECTED", "RETURNED", "IN_DOUBT")
+
+
+@dataclass(frozen=True, slots=True)
+class Payout:
+    """A payout as people see it; `amount` in minor units.
+
+    `delivery`: the state of its event, None where none was written or it is no longer kept; `attempts` and `last_error`
+    are the event's too. `returned_month`: with whose balance its money came back. `run_id` wrote it. `shares`: another
+    payout is confirmed under the same reference of the provider.
+    """
+
+    reference: str
+    organization: str
+    month: Month
+    currency: str
+    exponent: int
+    amount: int
+    state: str
+    reason: str | None
+    provider_ref: str | None
+    decided_by: str | None
+    created_at: datetime
+    first_attempt_at: datetime | None
+    answered_at: datetime | None
+    returned_month: Month | None
+    run_id: str | None
+    shares: bool
+    delivery: str | None
+    attempts: int
+    last_error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CurrencyPaid:
+    """A month's payouts in a currency: how many and how much (minor units), and how much of it in which state."""
+
+    currency: str
+    exponent: int
+    payouts: int
+    amount: int
+    held: int
+    waiting: int
+    confirmed: int
+    back: int
+    in_doubt: int
+
+
+def payouts(
+    connection: Connection,
+    *,
+    month: Month | None = None,
+    currency: str | None = None,
+    state: str | None = None,
+    organization: str | None = None,
+    limit: int = 100,
+) -> tuple[Payout, ...]:
+    """The last `limit` payouts that are all of what is given, the newest first.
+
+    Raises:
+        InputError: `state` is none that a payout can be in.
+    """
+    if state is not None and state not in STATES:
+        known = ", ".join(STATES).lower()
+        raise InputError(f"{state.lower()!r} is no state of a payout; choose one of {known}.")
+    rows = connection.execute(
+        _LIST,
+        {
+            "month": month and month.first_day,
+            "currency": currency,
+            "state": state,
+            "organization": organization,
+            "limit": limit,
+        },
+    )
+    return tuple(map(_payout, rows))
+
+
+def payout(connection: Connection, reference: str) -> Payout:
+    """The payout called `reference`.
+
+    Raises:
+        InputError: there is none.
+    """
+    row = connection.execute(_SHOW, {"reference": reference_of(reference)}).one_or_none()
+    if row is None:
+        raise InputError(f"There is no payout {reference}; `ticketflow payouts list` shows their references.")
+    return _payout(row)
+
+
+def paid_by_currency(connection: Connection, month: Month) -> tuple[CurrencyPaid, ...]:
+    """The payouts of `month` by currency, as they stand."""
+    rows = connection.execute(_BY_CURRENCY, {"month": month.first_day})
+    return tuple(CurrencyPaid(row[0], row[1], row[2], *map(int, row[3:])) for row in rows)
+
+
+def requested_so_far(connection: Connection, last: Month) -> dict[str, dict[Month, int]]:
+    """Per currency, what each month up to `last` asks for, in minor units; what is held or came back included."""
+    found: dict[str, dict[Month, int]] = {}
+    for row in connection.execute(_SO_FAR, {"month": last.first_day}):
+        found.setdefault(row.currency, {})[Month.of_day(row.month)] = int(row.amount)
+    return found
+
+
+def confirmed_payouts(connection: Connection) -> int:
+    """How many payouts are confirmed, of all months."""
+    return int(connection.execute(_CONFIRMED).scalar_one())
+
+
+def _payout(row: Row[tuple[object, ...]]) -> Payout:
+    values = dict(row._mapping)
+    returned = values["returned_month"]
+    values |= {
+        "reference": str(row.reference),
+        "month": Month.of_day(row.month),
+        "returned_month": returned and Month.of_day(row.returned_month),
+    }
+    return Payout(**values)
+
+
+_PAYOUTS = """
+    SELECT public_id AS reference, external_ref AS organization, payout.month, payout.currency, exponent, amount,
+        payout.state, reason, provider_ref, decided_by, created_at, payout.first_attempt_at, answered_at,
+        returned_month, run_id, payout.state = 'CONFIRMED' AND EXISTS (
+            SELECT FROM payout AS other
+            WHERE other.state = 'CONFIRMED' AND other.provider_ref = payout.provider_ref AND other.id <> payout.id
+        ) AS shares, outbox_event.state AS delivery, coalesce(attempts, 0) AS attempts, last_error
+    FROM payout
+    JOIN organization ON organization.id = organization_id
+    JOIN currency ON code = payout.currency
+    LEFT JOIN outbox_event ON dedupe_key = 'PayoutRequested:' || public_id
+"""
+
+_LIST = text(f"""
+    {_PAYOUTS}
+    WHERE (CAST(:month AS date) IS NULL OR payout.month = CAST(:month AS date))
+        AND (CAST(:currency AS char(3)) IS NULL OR payout.currency = CAST(:currency AS char(3)))
+        AND (CAST(:state AS text) IS NULL OR payout.state = CAST(:state AS text))
+        AND (CAST(:organization AS text) IS NULL OR external_ref = CAST(:organization AS text))
+    ORDER BY payout.id DESC LIMIT CAST(:limit AS bigint)
+""")
+
+_SHOW = text(f"{_PAYOUTS} WHERE public_id = CAST(:reference AS uuid)")
+
+_BY_CURRENCY = text("""
+    SELECT currency, exponent, count(*), sum(amount),
+        coalesce(sum(amount) FILTER (WHERE state = 'HELD'), 0),
+        coalesce(sum(amount) FILTER (WHERE state = 'REQUESTED'), 0),
+        coalesce(sum(amount) FILTER (WHERE state = 'CONFIRMED'), 0),
+        coalesce(sum(amount) FILTER (WHERE state IN ('REJECTED', 'RETURNED')), 0),
+        coalesce(sum(amount) FILTER (WHERE state = 'IN_DOUBT'), 0)
+    FROM payout JOIN currency ON code = currency
+    WHERE month = CAST(:month AS date)
+    GROUP BY currency, exponent ORDER BY currency
+""")
+
+_SO_FAR = text("""
+    SELECT currency, month, sum(amount) AS amount FROM payout WHERE month <= CAST(:month AS date) GROUP BY 1, 2
+""")
+
+_CONFIRMED = text("SELECT count(*) FROM payout WHERE state = 'CONFIRMED'")

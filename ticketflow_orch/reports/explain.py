@@ -1,0 +1,250 @@
+"""Why an organization's month came to what it came to: lines by rate, movements, what was posted, what is owed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.closing.history import pays_from
+from ticketflow_orch.db.installation import business_timezone
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.months import Month, Window
+from ticketflow_orch.periods.windows import month_windows
+from ticketflow_orch.settlement.anomalies import Anomaly, read_anomalies
+from ticketflow_orch.settlement.checks import Members
+from ticketflow_orch.settlement.late_movements import before_the_books
+from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
+
+_ANOMALIES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The movements of one currency and rate, in minor units; commission and tax are rounded once, here.
+
+    Exact also where no column of the ledger holds them, which is what an organization may be parked for.
+    """
+
+    currency: str
+    exponent: int
+    commission_rate_bps: int
+    commission_tax_bps: int
+    captures: int
+    refunds: int
+    chargebacks: int
+    fees: int
+    commission: int
+    commission_tax: int
+
+
+@dataclass(frozen=True, slots=True)
+class Movement:
+    """One movement of the month; `late` when no pass has read it, so that it is not posted yet."""
+
+    external_ref: str
+    kind: str
+    is_void: bool
+    reverses: str | None
+    currency: str
+    exponent: int
+    amount: int
+    commission_rate_bps: int
+    occurred_at: datetime
+    late: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the ledger about the month; posted in a later one when `month` differs from what was asked."""
+
+    month: Month
+    sequence: int
+    currency: str
+    exponent: int
+    captures: int
+    refunds: int
+    chargebacks: int
+    fees: int
+    commission: int
+    commission_tax: int
+    net: int
+    reason: str | None
+    posted_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What the closed books of the month say in one currency, in minor units; `paid`: the state of the payout."""
+
+    currency: str
+    exponent: int
+    opening: int
+    net: int
+    returned: int
+    settled_elsewhere: int
+    due: int
+    payable: int
+    closing: int
+    paid: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything about one organization and month. `lines` are all that is known by now, late movements included.
+
+    `balances` are there when the month is closed and the organization is not parked. `payouts_from`: the first month
+    that the organization is paid for; None: payouts are off. `anomalies`: what is wrong with movements of the month, or
+    with what they reverse, accepted or not.
+    """
+
+    external_ref: str
+    name: str
+    timezone: str
+    month: Month
+    window: Window
+    state: str
+    cutoff: datetime | None
+    parked: str | None
+    lines: tuple[Line, ...]
+    movements: tuple[Movement, ...]
+    entries: tuple[Entry, ...]
+    balances: tuple[Balance, ...]
+    payouts_from: Month | None
+    anomalies: tuple[Anomaly, ...]
+    before_the_books: str | None
+    business_timezone: str
+
+    @property
+    def not_paid_here(self) -> str | None:
+        """Why nothing about the month is paid here, in a sentence."""
+        if self.payouts_from is None:
+            if any(balance.payable for balance in self.balances):
+                return None
+            return "Payouts are off: what is due is carried."
+        if self.month < self.payouts_from:
+            return (
+                f"Payouts begin with {self.payouts_from}: what is about this month was settled elsewhere and comes off "
+                "the balance that takes it in."
+            )
+        return None
+
+
+def explain(connection: Connection, external_ref: str, month: Month) -> Explanation:
+    """The explanation of `month` for the organization called `external_ref`.
+
+    Raises:
+        InputError: there is no such organization.
+    """
+    organization = connection.execute(_ORGANIZATION, {"ref": external_ref}).one_or_none()
+    if organization is None:
+        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+    key = {"organization_id": organization.id, "month": month.first_day}
+    window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
+    state = connection.execute(_STATE, key).one()
+    within = {"organization_id": organization.id, "starts_at": window.starts_at, "ends_at": window.ends_at}
+    lines = connection.execute(_LINES, within)
+    movements = connection.execute(_MOVEMENTS, key | within)
+    entries = connection.execute(_ENTRIES, key)
+    return Explanation(
+        external_ref=external_ref,
+        name=organization.name,
+        timezone=organization.timezone,
+        month=month,
+        window=window,
+        state=state.state or "OPEN",
+        cutoff=state.cutoff,
+        parked=state.parked,
+        lines=tuple(Line(*row[:4], *map(int, row[4:])) for row in lines),
+        movements=tuple(Movement(*row) for row in movements),
+        entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
+        balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
+        payouts_from=Month.of_day(organization.payouts_from) if organization.payouts_from else None,
+        anomalies=tuple(_anomalies(connection, organization.id, window)),
+        before_the_books=before_the_books(connection, month),
+        business_timezone=business_timezone(connection),
+    )
+
+
+def _anomalies(connection: Connection, organization: int, window: Window) -> Iterator[Anomaly]:
+    every = read_anomalies(connection, members=Members.only(organization), limit=_ANOMALIES, with_accepted=True)
+    for one in every.listed:
+        instants = (one.occurred_at, one.other_occurred_at)
+        if any(at is not None and window.starts_at <= at < window.ends_at for at in instants):
+            yield one
+
+
+def last_settled(connection: Connection) -> Month:
+    """The last month that is settled, closed or not: the one that people ask about first.
+
+    Raises:
+        InputError: there is none.
+    """
+    day = connection.execute(text("SELECT max(month) FROM settlement_period WHERE state <> 'OPEN'")).scalar_one()
+    if day is None:
+        raise InputError("No month is settled yet; name the one to explain, such as 2026-03.")
+    return Month.of_day(day)
+
+
+_ORGANIZATION = text(f"""
+    SELECT id, name, timezone, {pays_from()} AS payouts_from FROM organization WHERE external_ref = :ref
+""")
+
+_STATE = text("""
+    SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
+        (SELECT cutoff_at FROM settlement_pass
+            WHERE state = 'DONE' AND (month = :month OR closed_through >= :month)
+            ORDER BY cutoff DESC LIMIT 1) AS cutoff,
+        (SELECT string_agg(coalesce(error, reason), '; ') FROM parked_organization
+            WHERE organization_id = :organization_id AND resolved_at IS NULL
+                AND (month = :month OR (month < :month AND reason IS NOT NULL))) AS parked
+""")
+
+# An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
+_LINE, _ROUNDED_LINE = (of.replace("AS bigint)", "AS numeric)") for of in (LINE, ROUNDED_LINE))
+
+_LINES = text(f"""
+    WITH line AS (
+        SELECT movement.currency, movement.commission_rate_bps, movement.commission_tax_bps, {_LINE}
+        FROM money_movement AS movement
+        WHERE organization_id = :organization_id AND occurred_at >= :starts_at AND occurred_at < :ends_at
+        GROUP BY movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
+    ), rounded AS (
+        SELECT currency, commission_rate_bps, commission_tax_bps, {_ROUNDED_LINE} FROM line
+    )
+    SELECT currency, exponent, commission_rate_bps, commission_tax_bps, {", ".join(AMOUNTS[:-1])}
+    FROM rounded JOIN currency ON code = currency
+    WHERE (captures, refunds, chargebacks, fees) <> (0, 0, 0, 0)
+    ORDER BY currency, commission_rate_bps, commission_tax_bps
+""")
+
+_MOVEMENTS = text("""
+    SELECT movement.external_ref, movement.kind, movement.is_void, target.external_ref AS reverses, movement.currency,
+        exponent, movement.amount, movement.commission_rate_bps, movement.occurred_at,
+        NOT settlement_has_read(movement.id, movement.organization_id, CAST(:month AS date)) AS late
+    FROM money_movement AS movement
+    JOIN currency ON code = movement.currency
+    LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
+    WHERE movement.organization_id = :organization_id
+        AND movement.occurred_at >= :starts_at AND movement.occurred_at < :ends_at
+    ORDER BY movement.occurred_at, movement.id
+""")
+
+_ENTRIES = text(f"""
+    SELECT month, sequence, entry.currency, exponent, {", ".join(AMOUNTS)}, reason, posted_at
+    FROM ledger_entry AS entry JOIN currency ON code = entry.currency
+    WHERE organization_id = :organization_id AND origin_month = :month
+        AND month = ANY (SELECT period.month FROM settlement_period AS period WHERE period.month >= :month)
+    ORDER BY month, entry.currency, sequence
+""")
+
+_BALANCES = text("""
+    SELECT balance.currency, exponent, opening, net, returned, settled_elsewhere, due, payable, closing, payout.state
+    FROM organization_balance AS balance
+    JOIN currency ON code = balance.currency
+    LEFT JOIN payout USING (organization_id, currency, month)
+    WHERE balance.organization_id = :organization_id AND balance.month = :month
+    ORDER BY balance.currency
+""")

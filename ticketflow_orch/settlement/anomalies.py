@@ -1,0 +1,396 @@
+"""Movements that cannot all be right: life brings them, so they are taken and settled, and a person looks at them.
+
+More came back of a movement than it took (BEYOND), a reversal is dated before what it reverses (EARLIER), a reservation
+was captured twice (TWICE), a movement is dated later than now (LATER). Whether one still is, is judged anew whenever it
+is asked: what was voided meanwhile is none any more.
+
+All but the last are searched for once, among what settlements have read, and noted; what was recorded since is looked
+at by every full question. What somebody accepted is closed until a later movement makes it worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from functools import cache
+
+from sqlalchemy import Connection, Engine, TextClause, text
+
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.errors import InputError
+from ticketflow_orch.formatting.money import written_out
+from ticketflow_orch.settlement.checks import EVERYBODY, Members
+from ticketflow_orch.settlement.passes import still_writing
+from ticketflow_orch.ticketing.captures import kept
+
+SEARCHED_AT_ONCE = 100_000
+# Of a flood of noted ones so many are judged where an answer must be quick.
+MOST = 1_000
+
+
+class Why(StrEnum):
+    """What is wrong with a movement."""
+
+    BEYOND = "BEYOND"
+    EARLIER = "EARLIER"
+    TWICE = "TWICE"
+    LATER = "LATER"
+
+
+@dataclass(frozen=True, slots=True)
+class Anomaly:
+    """Something wrong with the movement `reference`: `questionable` is how much of it (minor units), never negative.
+
+    `other`: the movement that made it so, that it reverses, or that captured before; `accepted_by`: who looked at it.
+    """
+
+    why: Why
+    organization: str
+    currency: str
+    exponent: int
+    reference: str
+    kind: str
+    amount: int
+    questionable: int
+    occurred_at: datetime
+    other: str | None
+    other_occurred_at: datetime | None
+    accepted_by: str | None
+
+    @property
+    def what(self) -> str:
+        """What is wrong, for people, without the organization."""
+        name = f"{self.kind.lower().replace('_', ' ')} {self.reference} of {written_out(self.amount, self.exponent)}"
+        match self.why:
+            case Why.BEYOND:
+                more = written_out(self.questionable, self.exponent)
+                return f"{name}: {more} more came back than it took, last by {self.other}"
+            case Why.EARLIER:
+                target = f"{self.other}, which it reverses and which is dated {_minute(self.other_occurred_at)}"
+                return f"{name} is dated {_minute(self.occurred_at)}, before {target}"
+            case Why.TWICE:
+                return f"{name}: its reservation was captured before, by {self.other}"
+            case Why.LATER:
+                return f"{name} is dated {_minute(self.occurred_at)}, later than now"
+
+
+@dataclass(frozen=True, slots=True)
+class Anomalies:
+    """The first anomalies, in the order in which their movements were recorded, and how many there are altogether."""
+
+    listed: tuple[Anomaly, ...]
+    count: int
+
+
+def search(engine: Engine, chunk_size: int = SEARCHED_AT_ONCE) -> int:
+    """Note what is wrong among the movements that settlements have read and no search has; returns how many it read.
+
+    A transaction for each `chunk_size` movements. Harmless to repeat, to be killed and to run twice at once.
+    """
+    searched = 0
+    while True:
+        with transaction(engine) as connection:
+            connection.execute(_BY_INDEX)
+            known = connection.execute(_NEXT, {"size": chunk_size}).one_or_none()
+            if known is None:
+                return searched
+            connection.execute(_NOTE, {"from_id": known.searched_to, "to_id": known.up_to} | EVERYBODY.parameters())
+            connection.execute(_ADVANCE, {"to_id": known.up_to})
+            searched += known.movements
+
+
+def read_anomalies(
+    connection: Connection,
+    now: datetime | None = None,
+    *,
+    whys: Iterable[Why] = Why,
+    members: Members = EVERYBODY,
+    limit: int = 100,
+    with_accepted: bool = False,
+) -> Anomalies:
+    """All that is wrong and nobody has accepted, noted or not, of which `limit` are listed.
+
+    `now`: what is later than that is dated later than now; None: the database's clock.
+    """
+    asked = {"now": now, "limit": limit, "with_accepted": with_accepted} | members.parameters()
+    rows = connection.execute(_listed(tuple(whys)), asked).all()
+    return Anomalies(
+        tuple(
+            Anomaly(
+                Why(row.why), row.organization, row.currency, row.exponent, row.reference, row.kind, row.amount,
+                int(row.questionable), row.occurred_at, row.other, row.other_occurred_at, row.accepted_by,
+            )
+            for row in rows
+        ),
+        rows[0].total if rows else 0,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """What was noted and is still wrong: how many, of so many organizations, the oldest since when, and an example.
+
+    `at_least`: there are so many that not all were judged.
+    """
+
+    count: int
+    organizations: int
+    since: datetime | None
+    example: str | None
+    at_least: bool
+
+
+def noted(connection: Connection) -> Noted:
+    """What is noted and open, at the cost of an index that holds nothing else."""
+    row = connection.execute(_NOTED, {"most": MOST}).one()
+    return Noted(row.movements, row.organizations, row.since, row.example, row.looked_at == MOST)
+
+
+def dated_ahead(connection: Connection, now: datetime | None) -> tuple[int, datetime | None]:
+    """How many movements are dated later than `now` (None: the database's), and since when the first is recorded."""
+    row = connection.execute(_AHEAD, {"now": now}).one()
+    return row.movements, row.since
+
+
+def accept(connection: Connection, references: Sequence[str], by: str, patience: float = 10) -> int:
+    """Close what is wrong with the movements called `references`; a later movement that makes it worse opens it again.
+
+    Those who are writing movements have `patience` seconds to end: what is recorded and cannot be seen yet is not later
+    by its number. Returns how many anomalies that were.
+
+    Raises:
+        InputError: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.
+    """
+    through = connection.execute(_RECORDED).scalar_one()
+    writing = still_writing(connection, patience)
+    if writing:
+        raise InputError(
+            f"Still writing movements after {patience:g} s: {', '.join(writing)}; let them commit or end them, then "
+            "accept what looks wrong."
+        )
+    accepted = 0
+    for reference in references:
+        movement = connection.execute(_MOVEMENT, {"reference": reference}).one_or_none()
+        if movement is None:
+            raise InputError(f"There is no movement {reference!r}; `ticketflow anomalies list` shows their references.")
+        asked = {"movement_id": movement.id, "by": by, "with_accepted": False, "through": through}
+        asked |= Members.only(movement.organization_id).parameters()
+        rows = connection.execute(_ACCEPT, asked).rowcount
+        if not rows:
+            raise InputError(
+                f"Nothing is open about movement {reference!r} that could be accepted: `ticketflow anomalies list` "
+                "shows what is. One that is dated later than now is voided and entered again, or waits until then."
+            )
+        accepted += rows
+    return accepted
+
+
+def _minute(instant: datetime | None) -> str:
+    return "" if instant is None else f"{instant:%Y-%m-%d %H:%M} UTC"
+
+
+_MEMBERS = "organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
+
+
+# What the movements for which `fresh` holds make wrong, told by what they reverse, directly or not. Only what takes
+# more back can be too much of it; a capture is one too many also when what took it back is taken back.
+def _found(fresh: str) -> str:
+    return f"""
+        fresh AS MATERIALIZED (
+            SELECT id, kind, is_void, reverses_id, reservation_id, occurred_at, amount FROM money_movement
+            WHERE {fresh} AND {_MEMBERS}
+                AND (reverses_id IS NOT NULL OR (kind = 'CAPTURE' AND reservation_id IS NOT NULL))
+        ), back (id, by_id, amount) AS (
+            SELECT reverses_id, id, amount FROM fresh WHERE reverses_id IS NOT NULL
+            UNION ALL
+            SELECT further.reverses_id, by_id, back.amount
+            FROM back JOIN money_movement AS further ON further.id = back.id WHERE further.reverses_id IS NOT NULL
+        ), reversed AS MATERIALIZED (
+            SELECT id, max(by_id) FILTER (WHERE amount < 0) AS taken_by,
+                max(by_id) FILTER (WHERE amount > 0) AS given_by
+            FROM back GROUP BY id
+        )
+    """
+
+
+_FOUND_WHY = {
+    Why.BEYOND: """
+        SELECT id, 'BEYOND', CASE WHEN root.amount > 0 THEN taken_by ELSE given_by END
+        FROM reversed JOIN money_movement AS root USING (id)
+        WHERE CASE WHEN root.amount > 0 THEN taken_by ELSE given_by END IS NOT NULL
+    """,
+    Why.EARLIER: """
+        SELECT fresh.id, 'EARLIER', fresh.id
+        FROM fresh JOIN money_movement AS target ON target.id = fresh.reverses_id
+        WHERE NOT fresh.is_void AND fresh.occurred_at < target.occurred_at
+    """,
+    Why.TWICE: """
+        SELECT capture.id, 'TWICE', greatest(capture.id, max(cause.by_id))
+        FROM (
+            SELECT reservation_id, id AS by_id FROM fresh
+            WHERE kind = 'CAPTURE' AND NOT is_void AND reservation_id IS NOT NULL
+            UNION ALL
+            SELECT reservation_id, given_by FROM reversed JOIN money_movement USING (id)
+            WHERE kind = 'CAPTURE' AND reservation_id IS NOT NULL AND given_by IS NOT NULL
+        ) AS cause
+        JOIN money_movement AS capture ON capture.reservation_id = cause.reservation_id
+            AND capture.kind = 'CAPTURE' AND NOT capture.is_void
+        WHERE EXISTS (
+            SELECT FROM money_movement AS first
+            WHERE first.reservation_id = capture.reservation_id AND first.id < capture.id
+                AND first.kind = 'CAPTURE' AND NOT first.is_void)
+        GROUP BY capture.id
+    """,
+}
+_FOUND_LATER = f"""
+    SELECT id, 'LATER', id FROM money_movement
+    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void AND {_MEMBERS}
+"""
+
+
+def standing(candidate: str, until: str | None = None) -> str:
+    """SQL: of the rows of `candidate` (movement_id, why, latest_id) those that are wrong, and how much of them.
+
+    Wrong by now, or `until` then, the SQL of an instant. `before_id` is the capture before, where there is one.
+    """
+    by_then = "" if until is None else f"AND first.occurred_at < {until}"
+    is_dated = "true" if until is None else f"moved.occurred_at < {until}"
+    return f"""
+        SELECT candidate.*, moved.organization_id, moved.currency, abs(rest.amount) AS questionable,
+            before.id AS before_id
+        FROM {candidate} AS candidate
+        JOIN money_movement AS moved ON moved.id = candidate.movement_id
+        CROSS JOIN LATERAL (SELECT {kept("moved", until)} AS amount) AS rest
+        LEFT JOIN LATERAL (
+            SELECT min(first.id) AS id FROM money_movement AS first
+            WHERE candidate.why = 'TWICE' AND first.reservation_id = moved.reservation_id AND first.id < moved.id
+                AND first.kind = 'CAPTURE' AND NOT first.is_void {by_then} AND {kept("first", until)} > 0
+        ) AS before ON true
+        WHERE rest.amount <> 0 AND CASE candidate.why
+            WHEN 'BEYOND' THEN (rest.amount > 0) <> (moved.amount > 0)
+            WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL AND {is_dated}
+            ELSE {is_dated}
+        END
+    """
+
+
+def by_the_end_of(month: str) -> str:
+    """SQL: whether an anomaly came to be by the end of `month` where its organization lives, or that is not known."""
+    return f"""
+        NOT EXISTS (
+            SELECT FROM money_movement AS latest
+            JOIN organization AS owner ON owner.id = latest.organization_id
+            JOIN settlement_window AS cut ON cut.timezone = owner.timezone AND cut.month = {month}
+            WHERE latest.id = latest_id AND latest.occurred_at >= cut.ends_at)
+    """
+
+
+# Open anomalies, for the index that holds nothing else.
+OPEN = "latest_id >= coalesce(accepted_to, 0)"
+
+
+def _asked(whys: Sequence[Why]) -> str:
+    """The CTEs up to `asked`: all anomalies of `whys` that still are, with who accepted them."""
+    found = [*(_FOUND_WHY[why] for why in whys if why in _FOUND_WHY), *([_FOUND_LATER] if Why.LATER in whys else [])]
+    return f"""
+        {_found("id >= (SELECT searched_to FROM anomaly_search)")}, candidate AS MATERIALIZED (
+            SELECT movement_id, why, max(latest_id) AS latest_id FROM (
+                SELECT movement_id, why, latest_id FROM movement_anomaly
+                WHERE why IN ({", ".join(f"'{why}'" for why in whys)}) AND {_MEMBERS}
+                    AND (CAST(:with_accepted AS boolean) OR {OPEN})
+                UNION ALL
+                SELECT * FROM ({" UNION ALL ".join(found)}) AS found (movement_id, why, latest_id)
+            ) AS known GROUP BY movement_id, why
+        ), asked AS (
+            SELECT standing.*, CASE WHEN accepted_to > standing.latest_id THEN accepted_by END AS accepted_by
+            FROM ({standing("candidate")}) AS standing LEFT JOIN movement_anomaly USING (movement_id, why)
+        )
+    """
+
+
+@cache
+def _listed(whys: tuple[Why, ...]) -> TextClause:
+    return text(f"""
+        WITH RECURSIVE {_asked(whys)}
+        SELECT why, organization.external_ref AS organization, asked.currency, exponent,
+            moved.external_ref AS reference, moved.kind, moved.amount, questionable, moved.occurred_at,
+            other.external_ref AS other, other.occurred_at AS other_occurred_at, accepted_by, count(*) OVER () AS total
+        FROM asked
+        JOIN money_movement AS moved ON moved.id = movement_id
+        JOIN organization ON organization.id = asked.organization_id
+        JOIN currency ON code = asked.currency
+        LEFT JOIN money_movement AS other ON other.id = CASE why
+            WHEN 'BEYOND' THEN latest_id WHEN 'EARLIER' THEN moved.reverses_id WHEN 'TWICE' THEN before_id END
+        WHERE CAST(:with_accepted AS boolean) OR accepted_by IS NULL
+        ORDER BY movement_id, why LIMIT CAST(:limit AS bigint)
+    """)
+
+
+# From the few rows found first to each other by an index, whatever statistics make of a chunk of the newest rows.
+_BY_INDEX = text("""
+    SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
+        set_config('enable_seqscan', 'off', true)
+""")
+
+# The cutoff of a pass that is done: all below it is visible or was rolled back.
+_NEXT = text("""
+    SELECT searched_to, up_to, (
+        SELECT count(*) FROM money_movement WHERE id >= searched_to AND id < up_to) AS movements
+    FROM (
+        SELECT searched_to, least(cutoff, (
+            SELECT id FROM money_movement WHERE id >= searched_to ORDER BY id OFFSET CAST(:size AS bigint) LIMIT 1
+        )) AS up_to
+        FROM (
+            SELECT searched_to, (SELECT max(cutoff) FROM settlement_pass WHERE state = 'DONE') AS cutoff
+            FROM anomaly_search FOR UPDATE
+        ) AS known
+        WHERE cutoff > searched_to
+    ) AS next
+""")
+
+_NOTE = text(f"""
+    WITH RECURSIVE
+    {_found("id >= CAST(:from_id AS bigint) AND id < CAST(:to_id AS bigint)")},
+    candidate (movement_id, why, latest_id) AS MATERIALIZED ({" UNION ALL ".join(_FOUND_WHY.values())})
+    INSERT INTO movement_anomaly AS known (movement_id, why, latest_id, organization_id, currency)
+    SELECT movement_id, why, latest_id, organization_id, currency FROM ({standing("candidate")}) AS standing
+    ORDER BY movement_id, why
+    ON CONFLICT (movement_id, why) DO UPDATE SET latest_id = excluded.latest_id, found_at = clock_timestamp()
+    WHERE known.latest_id < excluded.latest_id
+""")
+
+_ADVANCE = text("UPDATE anomaly_search SET searched_to = CAST(:to_id AS bigint)")
+
+_NOTED = text(f"""
+    WITH candidate AS MATERIALIZED (
+        SELECT movement_id, why, latest_id, found_at FROM movement_anomaly WHERE {OPEN}
+        ORDER BY organization_id, currency LIMIT CAST(:most AS bigint)
+    ), standing AS ({standing("candidate")})
+    SELECT count(*) AS movements, count(DISTINCT standing.organization_id) AS organizations, min(found_at) AS since,
+        (array_agg(external_ref ORDER BY movement_id))[1] AS example, (SELECT count(*) FROM candidate) AS looked_at
+    FROM standing LEFT JOIN organization ON organization.id = standing.organization_id
+""")
+
+_AHEAD = text("""
+    SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement AS moved
+    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void
+        AND NOT EXISTS (SELECT FROM money_movement AS void WHERE void.reverses_id = moved.id AND void.is_void)
+""")
+
+_MOVEMENT = text("SELECT id, organization_id FROM money_movement WHERE external_ref = CAST(:reference AS text)")
+
+# All that is below was recorded by now, if it ever is.
+_RECORDED = text("SELECT coalesce(max(id), 0) + 1 FROM money_movement")
+
+_ACCEPT = text(f"""
+    WITH RECURSIVE {_asked(tuple(_FOUND_WHY))}
+    INSERT INTO movement_anomaly AS known (movement_id, why, latest_id, organization_id, currency, accepted_to,
+        accepted_at, accepted_by)
+    SELECT movement_id, why, latest_id, organization_id, currency, least(latest_id + 1, CAST(:through AS bigint)),
+        clock_timestamp(), CAST(:by AS text)
+    FROM asked WHERE movement_id = CAST(:movement_id AS bigint) AND accepted_by IS NULL
+    ON CONFLICT (movement_id, why) DO UPDATE SET latest_id = greatest(known.latest_id, excluded.latest_id),
+        accepted_to = excluded.accepted_to, accepted_at = excluded.accepted_at, accepted_by = excluded.accepted_by
+""")

@@ -1,0 +1,136 @@
+"""Whether the statements of a month, as they lie in their place, are what the ledger and the balances say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from decimal import Decimal
+
+from sqlalchemy import Connection, text
+
+from ticketflow_orch.months import Month
+from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding
+from ticketflow_orch.statements.storage import Place
+
+_AMOUNTS = ("net", "due", "payable", "closing")
+_EVERYBODY = "all"
+
+
+def stated_months(connection: Connection) -> tuple[Month, ...]:
+    """The closed months whose statements have been written, in order."""
+    days = connection.execute(text("SELECT month FROM settlement_period WHERE stated_at IS NOT NULL ORDER BY month"))
+    return tuple(Month.of_day(day) for day in days.scalars())
+
+
+def months_to_state(connection: Connection) -> tuple[Month, ...]:
+    """The closed months whose statements have not been written yet, in order."""
+    days = connection.execute(
+        text("SELECT month FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month")
+    )
+    return tuple(Month.of_day(day) for day in days.scalars())
+
+
+def judged_statements(connection: Connection, place: Place) -> Iterator[Finding]:
+    """What is wrong with the statements of each month that has any: the stated ones, then those that lack some."""
+    for month in stated_months(connection):
+        yield statements_that_do_not_add_up(connection, month, place)
+    for month in months_to_state(connection):
+        yield statements_left_out(connection, month, place)
+
+
+def statements_left_out(connection: Connection, month: Month, place: Place) -> Finding:
+    """The balances of a month without a statement in its table; none where no table is written yet."""
+    from ticketflow_orch.statements.tables import keys_in
+    from ticketflow_orch.statements.writing import PARQUET
+
+    try:
+        file = place.reading(str(month), PARQUET)
+    except FileNotFoundError:
+        return Finding(month, 0, ())
+    count, examples = 0, []
+    with file:
+        # Both are in one order, whatever it is called.
+        try:
+            stated = keys_in(file)
+            ahead = next(stated, None)
+        except ValueError as error:
+            return _unusable(month, place, f"cannot be read ({error})")
+        for row in connection.execute(_BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}):
+            if ahead == (row.external_ref, row.currency):
+                ahead = next(stated, None)
+                continue
+            count += 1
+            if count <= EXAMPLES:
+                what = f"has no statement: `ticketflow statement {row.external_ref} {month}` says why"
+                examples.append(Breach(row.external_ref, row.currency, what))
+    return Finding(month, count, tuple(examples))
+
+
+def statements_that_do_not_add_up(connection: Connection, month: Month, place: Place) -> Finding:
+    """The currencies in which statements, ledger and balances of a stated month come to different sums."""
+    from ticketflow_orch.statements.tables import totals_in
+    from ticketflow_orch.statements.writing import PARQUET
+
+    try:
+        with place.reading(str(month), PARQUET) as file:
+            stated = totals_in(file)
+    except FileNotFoundError:
+        return _unusable(month, place, "is missing")
+    except ValueError as error:
+        return _unusable(month, place, f"cannot be read ({error})")
+    breaches = []
+    nothing = dict.fromkeys(_AMOUNTS, Decimal(0))
+    for row in connection.execute(_BOOKS, {"month": month.first_day, "previous": month.previous().first_day}):
+        written = stated.pop(row.currency, nothing)
+        balances = {name: Decimal(getattr(row, name)).scaleb(-row.exponent) for name in _AMOUNTS}
+        ledger = Decimal(row.posted).scaleb(-row.exponent)
+        differing = [
+            f"{name} {written[name]}, in balances {balances[name]}"
+            for name in _AMOUNTS
+            if written[name] != balances[name]
+        ]
+        if balances["net"] != ledger:
+            differing.append(f"net in balances {balances['net']}, in the ledger {ledger}")
+        if differing:
+            breaches.append(Breach(_EVERYBODY, row.currency, "; ".join(differing)))
+    breaches += [Breach(_EVERYBODY, currency, "has statements and no balances") for currency in sorted(stated)]
+    return Finding(month, len(breaches), tuple(breaches))
+
+
+def _unusable(month: Month, place: Place, how: str) -> Finding:
+    from ticketflow_orch.statements.writing import PARQUET
+
+    what = f"{place.address(str(month), PARQUET)} {how}; materialize the month again"
+    return Finding(month, 1, (Breach(_EVERYBODY, "", what),))
+
+
+# A balance takes in what was posted since the one before. Most have one in the month before; what was posted in the
+# month itself is added up for all at once, and only for the others their earlier months are looked up.
+_BOOKS = text("""
+    WITH balance AS MATERIALIZED (
+        SELECT organization_id, currency, CAST(previous_month AS date) AS previous_month, net, due, payable, closing
+        FROM organization_balance WHERE month = CAST(:month AS date)
+    ), entry AS (
+        SELECT balance.currency, ledger_entry.net
+        FROM ledger_entry JOIN balance USING (organization_id, currency)
+        WHERE month = CAST(:month AS date)
+        UNION ALL
+        SELECT balance.currency, ledger_entry.net
+        FROM balance JOIN ledger_entry USING (organization_id, currency)
+        WHERE previous_month IS DISTINCT FROM CAST(:previous AS date) AND month < CAST(:month AS date)
+            AND (previous_month IS NULL OR month > previous_month)
+    ), posted AS (
+        SELECT currency, sum(net) AS posted FROM entry GROUP BY currency
+    )
+    SELECT balance.currency, exponent, coalesce(posted, 0) AS posted, sum(net) AS net, sum(due) AS due,
+        sum(payable) AS payable, sum(closing) AS closing
+    FROM balance JOIN currency ON code = balance.currency LEFT JOIN posted ON posted.currency = balance.currency
+    GROUP BY balance.currency, exponent, posted
+    ORDER BY balance.currency
+""")
+
+_BALANCES = text("""
+    SELECT external_ref, balance.currency
+    FROM organization_balance AS balance JOIN organization ON organization.id = organization_id
+    WHERE month = CAST(:month AS date)
+    ORDER BY organization_id, balance.currency
+""")

@@ -1,0 +1,95 @@
+"""Who is mailed a statement: the row that makes it once, and the outbox event, in one statement a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, Engine, text
+
+from ticketflow_orch.jobs.batches import InKeyOrder
+from ticketflow_orch.months import Month
+from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.settlement.posting import SMALLEST_ID
+from ticketflow_orch.statements.model import LeftOut
+from ticketflow_orch.statements.queries import next_organizations, organization_left_out
+
+
+@dataclass(frozen=True, slots=True)
+class MailsQueued:
+    """How many mails are new, and of which organizations none could be queued, because of what is in their rows."""
+
+    new: int
+    left_out: tuple[LeftOut, ...]
+
+
+def queue_mails(
+    engine: Engine,
+    month: Month,
+    *,
+    now: datetime,
+    mail_from: datetime | None,
+    chunk_size: int,
+    left_out: Iterable[LeftOut] = (),
+) -> MailsQueued:
+    """Queue a mail for each of the month's statements whose organization has a contact, but for those `left_out`.
+
+    At most one for each organization, currency and month, whenever it is asked for. Months that ended before
+    `mail_from` are loaded history and mail nobody; without `mail_from` nobody is mailed at all. `now` is the business
+    time that the events carry.
+    """
+    if mail_from is None:
+        return MailsQueued(0, ())
+    without = {(one.organization_id, one.currency) for one in left_out}
+    parameters = {"month": month.first_day, "key": str(month), "mail_from": mail_from, "now": now}
+    refused: list[LeftOut] = []
+
+    def queue(connection: Connection, after: int, size: int) -> tuple[int | None, int]:
+        organizations = next_organizations(connection, month, after, size)
+        if not organizations:
+            return None, 0
+        here = sorted(key for key in without if organizations[0] <= key[0] <= organizations[-1])
+        values = {
+            "organizations": organizations,
+            "without": [organization for organization, _ in here],
+            "in_currency": [currency for _, currency in here],
+        }
+        return organizations[-1], connection.execute(_QUEUE, parameters | values).rowcount
+
+    def leave_out(connection: Connection, after: int, error: Exception) -> int:
+        refused.append(organization_left_out(connection, month, after, error))
+        return refused[-1].organization_id
+
+    queued = sum(InKeyOrder(engine, queue, leave_out, first=SMALLEST_ID, size=chunk_size).run())
+    return MailsQueued(queued, tuple(refused))
+
+
+_KEY = "'StatementReady:' || external_ref || ':' || {}.currency || ':' || CAST(:key AS text)"
+
+_QUEUE = text(f"""
+    WITH mailed AS (
+        INSERT INTO statement_mail (organization_id, currency, month, outbox_event_id)
+        SELECT organization_id, balance.currency, balance.month,
+            {derived_event_id(_KEY.format("balance"))}
+        FROM organization_balance AS balance
+        JOIN organization ON organization.id = organization_id AND contact_email <> ''
+        JOIN settlement_window ON settlement_window.month = balance.month
+            AND settlement_window.timezone = organization.timezone
+        WHERE balance.month = CAST(:month AS date) AND organization_id = ANY (CAST(:organizations AS bigint[]))
+            AND ends_at >= CAST(:mail_from AS timestamptz)
+            AND NOT EXISTS (
+                SELECT FROM unnest(CAST(:without AS bigint[]), CAST(:in_currency AS text[])) AS left_out (id, currency)
+                WHERE left_out.id = organization_id AND left_out.currency IN ('', balance.currency))
+        ORDER BY organization_id, balance.currency
+        ON CONFLICT (organization_id, currency, month) DO NOTHING
+        RETURNING organization_id, currency, outbox_event_id
+    )
+    INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+    SELECT outbox_event_id, 'statement', external_ref || ':' || mailed.currency || ':' || CAST(:key AS text),
+        'StatementReady',
+        jsonb_build_object('organization', external_ref, 'currency', mailed.currency, 'month', CAST(:key AS text)),
+        {_KEY.format("mailed")}, CAST(:now AS timestamptz)
+    FROM mailed JOIN organization ON organization.id = organization_id
+    ORDER BY organization_id, mailed.currency
+""")
