@@ -58,7 +58,7 @@ clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 inventory: $(INSTALLED) ## write docs/schedules.md, docs/audit.md and the catalogue of the schema anew, from the code
 	$(BIN)/python -m docs.inventory
 	$(BIN)/python -m docs.invariants
-	$(BIN)/python -m tests.catalogue
+	$(BIN)/python -m tests.support.catalogue
 
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
@@ -66,8 +66,8 @@ bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bar
 chaos: $(INSTALLED) ## settle, close, pay and deliver under many more kills, outages, random movements and histories than the tests do (ARGS=…)
 	CHAOS_ROUNDS=20 CHAOS_KILLS=50 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 LIVENESS_HISTORIES=300 LIVENESS_STEPS=40 CLOCK_STEPS=8 CHAOS_MOVEMENTS=10000 CHAOS_EVENTS=10000 LIMITED_EVENTS=100000 \
 		CHAOS_SECONDS=60 DAEMON_MINUTES=5 OUTAGES=all $(BIN)/python -m pytest --timeout=3600 tests/chaos \
-		tests/test_settlement_late_movements.py tests/test_settlement_amounts.py tests/test_books_properties.py \
-		tests/test_clocks.py tests/test_history_is_never_paid.py tests/end_to_end/test_daemons.py $(ARGS)
+		tests/settlement/test_late_movements.py tests/settlement/test_amounts.py tests/closing/test_properties.py \
+		tests/test_clocks.py tests/payouts/test_history_is_never_paid.py tests/end_to_end/test_daemons.py $(ARGS)
 
 bench-backfill: $(INSTALLED) ## what a month of a backfill costs beyond its settlement, through the real daemon
 	$(BIN)/python -m benchmarks.backfill

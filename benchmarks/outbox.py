@@ -31,7 +31,7 @@ from sqlalchemy import Engine, text
 from benchmarks.outbox_contenders import BATCH, CONTENDERS, IN_FLIGHT, LEASE
 from benchmarks.outbox_destinations import RECEIVER
 from benchmarks.server import connect, own_server
-from tests.sinks.http_receiver import ReceiverProcess
+from tests.support.sinks.http_receiver import ReceiverProcess
 from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 
 AT_LEAST = 1.5

@@ -27,8 +27,8 @@ from sqlalchemy.engine import URL
 
 from tests.chaos.small_disk import can_mount
 from tests.end_to_end.browser import installed
-from tests.provider import Provider
-from tests.silence import can_cut
+from tests.support.provider import Provider
+from tests.support.silence import can_cut
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.installation.agreed_routes import adopt_routes

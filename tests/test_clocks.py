@@ -20,22 +20,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from tests.books import (
-    FEBRUARY,
-    FIRST,
-    JANUARY,
-    MARCH,
-    balances,
-    breaches,
-    close,
-    settle_and_close,
-    state_of,
-)
 from tests.conftest import FAKETIME, TEMPLATE, fresh_database, make_template, run_sql
-from tests.oracle import expected, posted, without_zeros
-from tests.payable import request
-from tests.rows import add_movement, add_organization, add_void, instant
-from tests.test_settlement import NOW, settle
+from tests.settlement.test_settlement import NOW, settle
+from tests.support.books import FEBRUARY, FIRST, JANUARY, MARCH, balances, breaches, close, settle_and_close, state_of
+from tests.support.oracle import expected, posted, without_zeros
+from tests.support.payable import request
+from tests.support.rows import add_movement, add_organization, add_void, instant
 from ticketflow_orch.closing import periods
 from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.closing.periods import IncompleteClosingError

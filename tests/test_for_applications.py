@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.rows import add_event, add_organization, add_reservation, instant
-from tests.statements import execute
+from tests.support.rows import add_event, add_organization, add_reservation, instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.clock import now
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations, money_without_ticket
 

@@ -16,9 +16,9 @@ from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
 from tests.conftest import fresh_database
-from tests.copies import shared_database
-from tests.folders import column, counts
-from tests.rows import instant
+from tests.support.copies import shared_database
+from tests.support.folders import column, counts
+from tests.support.rows import instant
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.local.postgres import EmbeddedServer

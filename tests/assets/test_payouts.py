@@ -15,11 +15,11 @@ from assets import PAYOUT_CHECKS, payouts
 from resources import ClockResource, DatabaseResource
 from schedules.payouts import payouts_job, payouts_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
-from tests.homes import dagster_instance
-from tests.payable import close_owing, close_with, owing, pay_from, request, rows
-from tests.rows import add_organization, instant
 from tests.schedules.runs import months_tick
-from tests.statements import execute
+from tests.support.homes import dagster_instance
+from tests.support.payable import close_owing, close_with, owing, pay_from, request, rows
+from tests.support.rows import add_organization, instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings

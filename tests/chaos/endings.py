@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import Row, text
 
-from tests.audited import broken
 from tests.chaos.histories import FIRST, Platform, configured
-from tests.oracle import AMOUNTS, amounts, posted, without_zeros
+from tests.support.audited import broken
+from tests.support.oracle import AMOUNTS, amounts, posted, without_zeros
 from ticketflow_orch.closing.checks import closed_months
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.monitoring.health import problems

@@ -19,12 +19,12 @@ from typing import Any
 import dagster as dg
 from sqlalchemy import Connection, Engine, text
 
-from tests.folders import Story, write_folder
-from tests.oracle import Business, Movement
-from tests.provider_by_hand import Provider
-from tests.rows import add_organization, instant
-from tests.statements import execute
-from tests.unattended import REFUSALS, Schedules, Work, doomed
+from tests.support.folders import Story, write_folder
+from tests.support.oracle import Business, Movement
+from tests.support.provider_by_hand import Provider
+from tests.support.rows import add_organization, instant
+from tests.support.sql_statements import execute
+from tests.support.unattended import REFUSALS, Schedules, Work, doomed
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.importing import import_folder, undo_import
 from ticketflow_orch.months import Month, months_between

@@ -15,7 +15,7 @@ from sqlalchemy.engine import URL
 
 from tests.chaos.places import Place, at
 from tests.chaos.process import ForkedProcess
-from tests.rows import instant
+from tests.support.rows import instant
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.jobs.firings import Firing
 from ticketflow_orch.jobs.run_once import run_once

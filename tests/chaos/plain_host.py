@@ -18,9 +18,9 @@ from typing import cast
 import psutil
 
 from tests.end_to_end.back_office import BIN, BackOffice, bare_environment
-from tests.homes import variables_for
-from tests.ports import free_port
-from tests.silence import Wire, wire
+from tests.support.homes import variables_for
+from tests.support.ports import free_port
+from tests.support.silence import Wire, wire
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from tests.sessions import becomes
+from tests.support.sessions import becomes
 
 PATIENCE = 60.0
 # What processes are forked from; it begins when the first of them is started.

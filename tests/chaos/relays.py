@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy.engine import URL
 
 from tests.chaos.process import PATIENCE, ForkedProcess
-from tests.payments import delivery, pay
+from tests.support.payments import delivery, pay
 from ticketflow_orch.db.engine import connect_engine
 
 # In seconds: what is claimed is begun, or given back; with an attempt's deadline it is how long a kill delays an event.

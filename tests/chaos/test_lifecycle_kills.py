@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from tests.chaos.op_workers import NOW, OpWorker
 from tests.chaos.places import Place
 from tests.conftest import fresh_database
-from tests.rows import add_organization
+from tests.support.rows import add_organization
 from ticketflow_orch.jobs.firings import duplicate_windows
 from ticketflow_orch.local.postgres import EmbeddedServer
 

@@ -13,7 +13,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.relay.world import DELIVERED, THROTTLED, Receiver, add_many, delivery, run
+from tests.outbox.relay.world import DELIVERED, THROTTLED, Receiver, add_many, delivery, run
 from ticketflow_orch.outbox.delivery import Message, Outcome
 from ticketflow_orch.outbox.relay import Backoff
 

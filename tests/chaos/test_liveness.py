@@ -17,9 +17,9 @@ from sqlalchemy.engine import URL
 from tests.chaos.endings import Ending
 from tests.chaos.histories import FIRST, Platform
 from tests.conftest import fresh_database
-from tests.installed import decide
-from tests.payable import pay_from
-from tests.rows import instant
+from tests.support.installed import decide
+from tests.support.payable import pay_from
+from tests.support.rows import instant
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings

@@ -26,11 +26,11 @@ from tests.chaos.plain_host import PlainHost, plain_host
 from tests.chaos.small_disk import can_mount, clear, fill, small_disk
 from tests.end_to_end.back_office import UNDER_WAY, BackOffice
 from tests.end_to_end.chain import confirmed, request_chain
-from tests.payments import SECRET, configuration
-from tests.provider import Provider
-from tests.rows import add_event, add_organization, add_reservation
-from tests.silence import can_cut
-from tests.sinks.smtp_server import SmtpServer
+from tests.support.payments import SECRET, configuration
+from tests.support.provider import Provider
+from tests.support.rows import add_event, add_organization, add_reservation
+from tests.support.silence import can_cut
+from tests.support.sinks.smtp_server import SmtpServer
 from ticketflow_orch.dagster_host.run_workers import RunWorker
 from ticketflow_orch.demo_data import load_demo
 from ticketflow_orch.months import Month

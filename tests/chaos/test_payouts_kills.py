@@ -13,12 +13,12 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
-from tests.books import FEBRUARY, MARCH, settle_and_close
 from tests.chaos.process import PATIENCE
 from tests.chaos.relays import SOON, Relay
-from tests.payable import request, request_and_die, rows
-from tests.payments import configuration, delivery, pay, states, under_way
-from tests.provider import Provider
+from tests.support.books import FEBRUARY, MARCH, settle_and_close
+from tests.support.payable import request, request_and_die, rows
+from tests.support.payments import configuration, delivery, pay, states, under_way
+from tests.support.provider import Provider
 
 KILLS = int(os.environ.get("CHAOS_KILLS", "3"))
 SEED = int(os.environ["CHAOS_SEED"])

@@ -16,9 +16,9 @@ from sqlalchemy.engine import URL
 
 from tests.chaos.relay_workers import LEASE, RelayWorker
 from tests.conftest import fresh_database
-from tests.relay.world import add, add_many
-from tests.sessions import becomes
-from tests.sinks.http_receiver import ReceiverProcess
+from tests.outbox.relay.world import add, add_many
+from tests.support.sessions import becomes
+from tests.support.sinks.http_receiver import ReceiverProcess
 from ticketflow_orch.local.postgres import EmbeddedServer
 
 EVENTS = int(os.environ.get("CHAOS_EVENTS", "600"))

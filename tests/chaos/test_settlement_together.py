@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from tests.chaos.books import CHUNK_SIZE, Books, read_books
 from tests.chaos.process import PATIENCE
 from tests.chaos.settlers import Settler
-from tests.sessions import becomes
+from tests.support.sessions import becomes
 
 
 @pytest.mark.every_server

@@ -22,9 +22,9 @@ from sqlalchemy.engine import URL
 from schedules import SCHEDULES
 from schedules.dagster_records import delete_reports
 from schedules.housekeeping import MINUTE_OPS
-from tests.homes import bootstrapped, dagster_storage
-from tests.statements import execute
-from tests.test_automation import seen
+from tests.monitoring.test_automation import seen
+from tests.support.homes import bootstrapped, dagster_storage
+from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.monitoring.retention import STEPS, RetentionRules

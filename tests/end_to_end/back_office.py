@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 from sqlalchemy import Engine
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from sqlalchemy import Engine, text
 
 from tests.end_to_end.back_office import LAUNCH_BACKFILL, BackOffice, Run, opened
-from tests.payments import SECRET, configuration
-from tests.provider import Provider
+from tests.support.payments import SECRET, configuration
+from tests.support.provider import Provider
 from ticketflow_orch.demo_data import load_demo
 from ticketflow_orch.months import Month
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import Engine, text
 
-from tests.rows import add_movement, add_organization, add_void
+from tests.support.rows import add_movement, add_organization, add_void
 from ticketflow_orch.months import Month, months_between
 
 FIRST_MONTH = "2024-01"

@@ -19,7 +19,7 @@ from sqlalchemy import Engine, text
 from schedules import ALWAYS_REQUESTING
 from sensors.missed_windows import PATIENCE, Look, ticks
 from tests.end_to_end.back_office import BIN, FINISHED, BackOffice, Run, opened
-from tests.rows import add_event, add_organization, add_reservation, instant
+from tests.support.rows import add_event, add_organization, add_reservation, instant
 from ticketflow_orch.jobs.firings import SCHEDULED_FOR
 from ticketflow_orch.months import zone
 

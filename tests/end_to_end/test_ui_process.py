@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.homes import fresh_home
-from tests.ports import free_port
+from tests.support.homes import fresh_home
+from tests.support.ports import free_port
 from ticketflow_orch.local.postgres import EmbeddedServer
 
 LOCATION = """

@@ -8,11 +8,11 @@ from sqlalchemy.engine import URL
 
 from schedules import audit_job, audit_schedule
 from tests.assets.test_monthly_settlement import checks_of
-from tests.books import MARCH, settle_and_close
-from tests.homes import dagster_instance
-from tests.rows import add_movement, add_organization, instant
 from tests.schedules.runs import resources
-from tests.test_settlement import tamper
+from tests.settlement.test_settlement import tamper
+from tests.support.books import MARCH, settle_and_close
+from tests.support.homes import dagster_instance
+from tests.support.rows import add_movement, add_organization, instant
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.firings import SCHEDULED_FOR
 

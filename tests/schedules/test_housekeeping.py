@@ -21,9 +21,9 @@ from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs,
 from schedules.expire_reservations import expire_reservations_job
 from schedules.housekeeping import PRUNED_JOBS, clean_up, housekeeping_job, housekeeping_schedule
 from schedules.settlement import monthly_settlement_job
-from tests.homes import bootstrapped, dagster_storage
-from tests.rows import instant
-from tests.statements import execute
+from tests.support.homes import bootstrapped, dagster_storage
+from tests.support.rows import instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import settings

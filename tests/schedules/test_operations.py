@@ -13,11 +13,11 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from schedules import SCHEDULES, close_events_job, expire_reservations_job, send_reminders_job
-from tests.homes import dagster_instance
-from tests.poison import poison
-from tests.rows import add_event, add_organization, add_reservation, instant
 from tests.schedules.runs import Office, failure, shown
-from tests.statements import execute
+from tests.support.homes import dagster_instance
+from tests.support.poison import poison
+from tests.support.rows import add_event, add_organization, add_reservation, instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.months import zone

@@ -11,11 +11,11 @@ from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
 from schedules.statements import statements_job, statements_schedule
-from tests.books import APRIL, FEBRUARY, JANUARY, MARCH, settle_and_close
-from tests.homes import dagster_instance
-from tests.rows import add_movement, add_organization, instant
 from tests.schedules.runs import months_tick, months_ticked
-from tests.statements import execute
+from tests.support.books import APRIL, FEBRUARY, JANUARY, MARCH, settle_and_close
+from tests.support.homes import dagster_instance
+from tests.support.rows import add_movement, add_organization, instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.definitions import build_definitions
 
 

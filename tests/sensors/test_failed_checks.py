@@ -11,12 +11,12 @@ from sqlalchemy.engine import URL
 
 from schedules import audit_job
 from sensors.failed_checks import standing_red
-from tests.alerted import kinds, told
-from tests.homes import dagster_instance
-from tests.rows import instant
 from tests.schedules.runs import resources
 from tests.sensors.watch import Watch
-from tests.statements import execute
+from tests.support.alerted import kinds, told
+from tests.support.homes import dagster_instance
+from tests.support.rows import instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.cli.health import _red_checks
 from ticketflow_orch.definitions import build_definitions
 

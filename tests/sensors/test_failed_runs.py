@@ -17,12 +17,12 @@ from sqlalchemy.engine import URL
 from resources import DatabaseResource
 from schedules import monthly_settlement_job
 from sensors.failed_runs import standing_failures
-from tests.alerted import kinds, told
-from tests.cuts import fail
-from tests.homes import dagster_instance
 from tests.schedules.runs import Office
 from tests.sensors.watch import Watch
-from tests.statements import execute
+from tests.support.alerted import kinds, told
+from tests.support.cuts import fail
+from tests.support.homes import dagster_instance
+from tests.support.sql_statements import execute
 from ticketflow_orch.cli.health import _failed_runs
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.firings import window_tags

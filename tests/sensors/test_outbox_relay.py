@@ -14,10 +14,10 @@ from sqlalchemy.engine import URL
 from resources import ClockResource, DatabaseResource, DeliveryResource
 from schedules.housekeeping import PRUNED_JOBS
 from sensors import outbox_relay, redrive_outbox_job, relay_outbox_job
-from tests.homes import dagster_instance, fresh_home
-from tests.relay.world import NOW, add, change, states
+from tests.outbox.relay.world import NOW, add, change, states
+from tests.outbox.test_admin import put
 from tests.schedules.runs import failure, shown
-from tests.test_outbox_desk import put
+from tests.support.homes import dagster_instance, fresh_home
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.outbox.relay import RESIDENT
 

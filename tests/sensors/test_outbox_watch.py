@@ -10,9 +10,9 @@ from sqlalchemy.engine import URL
 from assets import outbox, outbox_is_delivered
 from resources import DatabaseResource
 from sensors import outbox_watch
-from tests.homes import dagster_instance
-from tests.relay.world import add, change
-from tests.test_outbox_desk import put
+from tests.outbox.relay.world import add, change
+from tests.outbox.test_admin import put
+from tests.support.homes import dagster_instance
 
 
 @pytest.fixture

@@ -15,14 +15,14 @@ from resources import DatabaseResource
 from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_settlement_job, settlement_schedule
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
-from tests.books import close
-from tests.homes import dagster_instance
-from tests.payable import pay_from
-from tests.poison import refuse
-from tests.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.sensors.watch import FIVE_MINUTES, Watch
-from tests.statements import execute
-from tests.test_settlement import settle
+from tests.settlement.test_settlement import settle
+from tests.support.books import close
+from tests.support.homes import dagster_instance
+from tests.support.payable import pay_from
+from tests.support.poison import refuse
+from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.sql_statements import execute
 from ticketflow_orch.closing.periods import ready_since
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.definitions import build_definitions

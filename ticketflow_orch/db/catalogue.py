@@ -1,7 +1,7 @@
 """What the migrations build, and what a database has of it: tables, keys, checks, indexes, triggers, functions, grants.
 
-`catalogue.json` is written from a migrated database by `python -m tests.catalogue`; a test holds the two together. Each
-definition stands there as a digest, which is the same on every version of Postgres that is supported.
+`catalogue.json` is written from a migrated database by `python -m tests.support.catalogue`; a test holds the two
+together. Each definition stands there as a digest, which is the same on every supported version of Postgres.
 """
 
 from __future__ import annotations
