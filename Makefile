@@ -55,10 +55,10 @@ clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-inventory: $(INSTALLED) ## write docs/schedules.md, docs/audit.md and the catalogue of the schema anew, from the code
+inventory: $(INSTALLED) ## write docs/schedules.md, docs/audit.md, the schema on one page and its catalogue anew, from the code
 	$(BIN)/python -m docs.inventory
 	$(BIN)/python -m docs.invariants
-	$(BIN)/python -m tests.support.catalogue
+	$(BIN)/python -m tests.support.schema
 
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.support.catalogue import ROLES
 from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import rows
+from tests.support.schema import ROLES
 from tests.support.sql_statements import execute
 from ticketflow_orch.cli.diagnosis import State, examine
 from ticketflow_orch.db import catalogue

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ProgrammingError
 from tests.conftest import fresh_database
 from tests.support.poison import refuse
 from tests.support.rows import add_event, add_organization, add_reservation, instant
+from tests.support.schema import PAGE, page
 from tests.support.sessions import Session
 from tests.support.sql_statements import execute
 from ticketflow_orch.db import migrate as migrating
@@ -49,6 +50,10 @@ def revision(engine: Engine) -> str:
 def test_a_current_schema_is_taken_and_left_alone(engine: Engine, url: URL) -> None:
     require_current_schema(engine)
     assert not migrate(url)
+
+
+def test_the_page_of_the_schema_is_what_the_migrations_build(url: URL) -> None:
+    assert PAGE.read_text("utf-8") == page(url), "`make inventory` writes it anew"
 
 
 @pytest.mark.every_server

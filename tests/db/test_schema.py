@@ -1,19 +1,16 @@
-"""The wrong states that the schema makes impossible, and the tables as Python knows them."""
+"""The wrong states that the schema makes impossible."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.conftest import fresh_database
 from tests.support.payable import close_owing
 from tests.support.rows import add_event, add_organization, add_reservation, instant
 from tests.support.sql_statements import (
@@ -27,60 +24,9 @@ from tests.support.sql_statements import (
     post,
     refusal,
 )
-from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
-from ticketflow_orch.schema import metadata
 
 pytestmark = pytest.mark.every_server
-
-# --- Python's tables are the database's
-
-
-@pytest.fixture
-def built_from_python(server: EmbeddedServer) -> Iterator[Engine]:
-    with fresh_database(server, "template1") as url:
-        engine = connect_engine(url, "pytest", connections=1)
-        metadata.create_all(engine)
-        yield engine
-        engine.dispose()
-
-
-def catalogue(connection: Connection) -> dict[tuple[str, str, str], str]:
-    """Every column, constraint and index as Postgres itself writes it down."""
-    rows = connection.execute(
-        text("""
-            WITH relation AS (
-                SELECT pg_class.oid, relname FROM pg_class
-                WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'alembic_version'
-            )
-            SELECT 'column' AS kind, relname, attname AS name, concat_ws(' ', format_type(atttypid, atttypmod),
-                CASE WHEN attnotnull THEN 'NOT NULL' END, attidentity, pg_get_expr(adbin, adrelid)) AS definition
-            FROM pg_attribute JOIN relation ON relation.oid = attrelid
-            LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-            WHERE attnum > 0 AND NOT attisdropped
-            UNION ALL
-            SELECT 'constraint', relname, conname, pg_get_constraintdef(pg_constraint.oid)
-            FROM pg_constraint JOIN relation ON relation.oid = conrelid WHERE contype <> 'n'
-            UNION ALL
-            SELECT 'index', relname, indexrelid::regclass::text, pg_get_indexdef(indexrelid)
-            FROM pg_index JOIN relation ON relation.oid = indrelid
-            UNION ALL
-            SELECT 'domain', typname, conname, pg_get_constraintdef(pg_constraint.oid)
-            FROM pg_constraint JOIN pg_type ON pg_type.oid = contypid WHERE typnamespace = 'public'::regnamespace
-        """)
-    )
-    return {(row.kind, row.relname, row.name): row.definition for row in rows}
-
-
-def test_the_tables_that_python_knows_are_those_that_the_migrations_build(
-    engine: Engine, built_from_python: Engine
-) -> None:
-    with engine.connect() as migrated, built_from_python.connect() as created:
-        options = {"compare_type": True, "compare_server_default": True}
-        assert compare_metadata(MigrationContext.configure(migrated, opts=options), metadata) == []
-        assert catalogue(created) == catalogue(migrated)
-
 
 # --- What the catalogue promises
 

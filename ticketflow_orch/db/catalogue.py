@@ -1,6 +1,6 @@
 """What the migrations build, and what a database has of it: tables, keys, checks, indexes, triggers, functions, grants.
 
-`catalogue.json` is written from a migrated database by `python -m tests.support.catalogue`; a test holds the two
+`catalogue.json` is written from a migrated database by `python -m tests.support.schema`; a test holds the two
 together. Each definition stands there as a digest, which is the same on every supported version of Postgres.
 """
 
