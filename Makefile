@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test test-fresh check lock clean inventory chaos bench-settlement bench-backfill bench-chain bench-lifecycle bench-outbox
+.PHONY: help install demo ui test test-fast test-fresh check lock clean inventory chaos bench-settlement bench-backfill bench-chain bench-lifecycle bench-outbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ ui: $(INSTALLED) ## open the Dagster UI with daemon and schedules on 127.0.0.1:3
 
 test: $(INSTALLED) ## run the whole test suite
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-fast: $(INSTALLED) ## run the tests that need no server, in a minute
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile -m fast $(ARGS)
 
 test-fresh: $(INSTALLED) ## the two commands on fresh machines: every Python found, and a bare Debian in podman (RUNTIME=… ARGS=…)
 	RUNTIME="$(RUNTIME)" ARGS="$(ARGS)" $(BIN)/python -m tests.fresh

@@ -92,6 +92,7 @@ def pytest_report_header() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_server: run on each Postgres version found here")
+    config.addinivalue_line("markers", "fast: needs no server; what `make test-fast` runs")
 
 
 def pytest_collection(session: pytest.Session) -> None:
@@ -113,13 +114,15 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Spread the files of back offices over the first two thirds of the run, the longest first.
+    """Mark what is fast, and spread the files of back offices over the first two thirds of the run, the longest first.
 
     A back office costs a fifth of a processor while its test waits: beside other tests it is soon done, beside its
     like all of them wait for each other.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
+        if not {"clusters", "scratch"} & set(item.fixturenames) and "end_to_end" not in item.path.parts:
+            item.add_marker("fast")
         files.setdefault(item.path, []).append(item)
     offices = sorted(
         (path for path in files if "end_to_end" in path.parts or path.stem in LONGEST),
