@@ -15,5 +15,5 @@ months = dg.MonthlyPartitionsDefinition(
     start_date=settings().first_month, fmt="%Y-%m", timezone=settings().business_timezone
 )
 
-# A beta of Dagster 1.13, pinned and tried; what it warns of at every start mends nothing.
+# A beta of Dagster 1.13, pinned and tried; what it warns of at every start helps nobody.
 warnings.filterwarnings("ignore", "Parameter `backfill_policy`", dg.BetaWarning)

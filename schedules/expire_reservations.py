@@ -1,4 +1,4 @@
-"""Releasing what was held in vain: every minute in which anything is due."""
+"""Expiring reservations: every minute in which any is due."""
 
 from dataclasses import asdict
 

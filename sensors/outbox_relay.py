@@ -1,4 +1,4 @@
-"""The relay: a run whenever something is due, which delivers for a while and ends; and sending the dead once more."""
+"""The relay: a run whenever something is due, which delivers for a while and ends; and sending the dead again."""
 
 import json
 from dataclasses import asdict
@@ -83,7 +83,7 @@ def outbox_relay(
 
 
 class RedriveConfig(dg.Config):
-    """Which dead events to send once more: all that is given must hold, and something must be given."""
+    """Which dead events to send again: all that is given must hold, and something must be given."""
 
     event_ids: list[str] = Field([], description="Their ids.")
     event_type: str | None = Field(None, description="Their type.")
@@ -113,7 +113,7 @@ def redrive_outbox(
     context.add_output_metadata({"redriven": redriven})
 
 
-@dg.job(description="Sends dead events once more.")
+@dg.job(description="Sends dead events again.")
 def redrive_outbox_job() -> None:
     """By hand, after what killed them is mended."""
     redrive_outbox()

@@ -227,7 +227,7 @@ def start_provider(tmp_path: Path) -> Iterator[Callable[..., Provider]]:
 
 @pytest.fixture(autouse=True)
 def forgotten_instances() -> Iterator[None]:
-    """Dagster 1.13 keeps pointing at an instance that was entered twice, and the next definitions ask it in vain."""
+    """Dagster 1.13 keeps pointing at an instance that was entered twice, and later ones ask one that is gone."""
     yield
     if "dagster" in sys.modules:
         importlib.import_module("dagster._core.storage.defs_state.base")._current_storage.set(None)

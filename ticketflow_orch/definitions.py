@@ -11,7 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-# What Dagster's import made stays. Unless it is set aside, the collector goes through all of it again, in vain, while
+# What Dagster's import made stays. Unless it is set aside, the collector goes through all of it again while
 # the rest is imported: a tenth of a second of each run.
 gc.freeze()
 

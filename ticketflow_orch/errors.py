@@ -4,7 +4,7 @@
 class InputError(Exception):
     """Bad input or a missing precondition.
 
-    The message is one clear sentence that names the offending value and the mend; nothing was written.
+    The message is one clear sentence that names the offending value and the fix; nothing was written.
     Entry points print it without a traceback and exit non-zero.
     """
 

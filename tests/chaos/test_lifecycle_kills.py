@@ -63,7 +63,7 @@ def start(url: URL) -> Iterator[Callable[..., OpWorker]]:
 
 @pytest.fixture(autouse=True)
 def season(engine: Engine) -> None:
-    """Events that are over and events of the next day, with reservations that are held in vain, and sold ones."""
+    """Events that are over and events of the next day, with reservations that nobody pays, and sold ones."""
     with engine.begin() as connection:
         values = {"organization": add_organization(engine), "now": NOW, "events": EVENTS, "each": PER_EVENT}
         for statement in (EVENTS_OVER_AND_COMING, RESERVATIONS, KIND):

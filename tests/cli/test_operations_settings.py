@@ -39,7 +39,7 @@ def test_kinds_of_reminders_are_a_json_object_of_lengths(monkeypatch: pytest.Mon
         ("MAIL_FROM", "2026-01-01", "='2026-01-01' is refused: Input should have timezone info"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_variable_and_the_mend(
+def test_what_is_wrong_is_named_with_its_variable_and_the_fix(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, fault: str
 ) -> None:
     monkeypatch.setenv(f"TICKETFLOW_{variable}", value)

@@ -179,7 +179,7 @@ def waiting(engine: Engine) -> list[str]:
         return list(connection.execute(text(statement)).scalars())
 
 
-# --- What a failure leaves behind, and how the repeat mends it
+# --- What a failure leaves behind, and how the repeat fixes it
 
 
 @pytest.mark.every_server

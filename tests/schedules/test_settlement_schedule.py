@@ -1,4 +1,4 @@
-"""When the settlement is attempted: what is due at a tick, and that a missed tick mends itself."""
+"""When the settlement is attempted: what is due at a tick, and that a missed tick is made up for."""
 
 from __future__ import annotations
 

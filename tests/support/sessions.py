@@ -80,7 +80,7 @@ def becomes(
     while not condition():
         if unless():
             return False
-        assert time.monotonic() < deadline, f"waited {patience:g} s in vain"
+        assert time.monotonic() < deadline, f"waited {patience:g} s for nothing"
         time.sleep(0.01)
     return True
 

@@ -72,12 +72,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at; `mend` says what to do unless it is ok."""
+    """One thing that was looked at; `fix` says what to do unless it is ok."""
 
     subject: str
     state: State
     detail: str
-    mend: str = ""
+    fix: str = ""
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
@@ -174,8 +174,8 @@ def _server(databases: Databases) -> Finding:
     if server is None:
         return Finding("server", State.OK, f"your own: {databases.ticketflow!r}")
     if not server.is_running():
-        mend = "commands start it as they need it; `ticketflow db start` makes it stay"
-        return Finding("server", State.STOPPED, f"embedded, in {server.data}", mend)
+        fix = "commands start it as they need it; `ticketflow db start` makes it stay"
+        return Finding("server", State.STOPPED, f"embedded, in {server.data}", fix)
     return Finding("server", State.OK, f"embedded, process {server.pid() or 'out of sight'}, in {server.data}")
 
 
@@ -285,8 +285,8 @@ def _pools(instance: DagsterInstance) -> Finding:
         return Finding("pools", State.WRONG, f"no limit is set for {', '.join(unlimited)}", _MIGRATE)
     paused = paused_pools(instance)
     if paused:
-        mend = "set its limit to 1 in the UI: Deployment, Concurrency"
-        return Finding("pools", State.STOPPED, f"paused by a limit of 0: {', '.join(paused)}", mend)
+        fix = "set its limit to 1 in the UI: Deployment, Concurrency"
+        return Finding("pools", State.STOPPED, f"paused by a limit of 0: {', '.join(paused)}", fix)
     limits = {pool.name: pool.limit for pool in instance.event_log_storage.get_pool_limits()}
     return Finding("pools", State.OK, ", ".join(f"{name} {limit}" for name, limit in sorted(limits.items())))
 

@@ -120,7 +120,7 @@ def _host(databases: Databases, settings: Settings) -> Iterator[str]:
 
     finding = disk(settings, databases)
     if finding.state != State.OK:
-        yield f"disk: {finding.detail}; {finding.mend}."
+        yield f"disk: {finding.detail}; {finding.fix}."
 
 
 def _answered(lines: Iterator[str]) -> Iterator[str]:
@@ -216,7 +216,7 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
             return
         finding = daemon(instance)
         if finding.state != State.OK:
-            yield f"daemon: {finding.detail}; {finding.mend}."
+            yield f"daemon: {finding.detail}; {finding.fix}."
         yield from runs_without_worker(instance)
         paused = paused_pools(instance)
         if paused:
@@ -244,7 +244,7 @@ def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Setting
         missed = without_firing(connection, expected)
     for window in missed:
         which = f"{window.scheduled_for.isoformat(timespec='seconds')} {window.partition or ''}".strip()
-        yield f"{window.job}: the window {which} was never started; it mends itself at the next one, or launch the job."
+        yield f"{window.job}: the window {which} was never started; the next one makes up for it, or launch the job."
 
 
 def _red_checks(instance: DagsterInstance) -> Iterator[str]:

@@ -241,7 +241,7 @@ def resolve(
         typer.Option(
             "--as",
             help="confirmed: the provider paid it. rejected: it has not and never will; the money returns to the "
-            "balance. again: ask it once more, under the same key.",
+            "balance. again: ask it again, under the same key.",
         ),
     ],
     reference: AnyReference = None,

@@ -93,7 +93,7 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
                 typer.echo(error, err=True)
                 return 1
             finally:
-                # Else the interpreter looks through all of Dagster once more before it ends: up to a second.
+                # Else the interpreter looks through all of Dagster again before it ends: up to a second.
                 gc.freeze()
     return 0
 

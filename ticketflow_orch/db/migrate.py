@@ -44,7 +44,7 @@ def migrate(url: str | URL, revision: str = "head") -> bool:
 
 
 def require_current_schema(engine: Engine) -> None:
-    """Raise InputError when the schema is behind or ahead of this code; names both revisions and the mend."""
+    """Raise InputError when the schema is behind or ahead of this code; names both revisions and the fix."""
     with engine.connect() as connection:
         current = _current_revision(connection)
     head = _resolve("head")

@@ -71,7 +71,7 @@ def prune_reminders(engine: Engine, rules: RetentionRules) -> int:
 
 
 def prune_alerts(engine: Engine, rules: RetentionRules) -> int:
-    """Forget what was alerted before; how many. What it was about is gone by then, or is told once more."""
+    """Forget what was alerted before; how many. What it was about is gone by then, or is told again."""
     return _in_batches(engine, rules, _ALERTS, before=_before(engine, rules))
 
 

@@ -286,7 +286,7 @@ def resolve(
 ) -> None:
     """Say what became of an event that is in doubt or dead; `by` says who decided it.
 
-    delivered: its receiver has it. again: it has not, so it is sent once more with a new budget of attempts, which may
+    delivered: its receiver has it. again: it has not, so it is sent again with a new budget of attempts, which may
     be said of what is suppressed too: the business is asked again before it goes. dead: it has not, and it is to wait.
     dropped: it is never sent, which may be said of what is held or suppressed too. The business learns of it as it
     does from the relay.

@@ -78,8 +78,8 @@ def require_event_type(name: str) -> None:
     """Raise InputError unless `name` is in EVENT_TYPES."""
     if name not in EVENT_TYPES:
         near = get_close_matches(name, EVENT_TYPES, n=1)
-        mend = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
-        raise InputError(f"{name} is no type of event; {mend}.")
+        fix = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
+        raise InputError(f"{name} is no type of event; {fix}.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,7 +149,7 @@ def held(connection: Connection, selection: Selection) -> int:
 
 
 def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool, chunk_size: int = 5000) -> int:
-    """Ask the provider once more for payouts in doubt, under the same keys and with fresh attempts; returns how many.
+    """Ask the provider again for payouts in doubt, under the same keys and with fresh attempts; returns how many.
 
     `looked_up`: their route asks the provider for our reference before it sends anything that is in doubt, so the doubt
     stays with the event. Without that it is `by` whose word counts: the provider has not paid them.

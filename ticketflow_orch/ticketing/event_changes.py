@@ -1,4 +1,4 @@
-"""What changed about an event, and who has to be told: whom a mail told otherwise, and who holds a ticket in vain.
+"""What changed about an event, and who has to be told: whom a mail told otherwise, and who holds a ticket for nothing.
 
 The database writes each change down, whoever made it. It is looked at until everybody who has to be told is, and then
 never again. Nobody is told twice of one change, and nobody who was not told anything before.

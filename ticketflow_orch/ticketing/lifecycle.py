@@ -1,4 +1,4 @@
-"""The end of events and reservations: what is past is closed, what was held in vain is released.
+"""The end of events and reservations: past events are closed, unpaid reservations expire.
 
 Both are state machines in the database: OPEN → CLOSED and ACTIVE → EXPIRED happen once, with their outbox events in the
 same transaction. A second run finds nothing.
@@ -342,7 +342,7 @@ _NO_PAYMENT_IS_OPEN = """
 # Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
 _DUE_RESERVATIONS = f"SELECT id, expires_at AS at FROM reservation WHERE {_IS_OVERDUE}"
 
-# Few are left over, and those are looked at once more; without this all would be.
+# Few are left over, and those are looked at again; without this all would be.
 _EXPIRE = text(f"""
     WITH expired AS (
         UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id

@@ -1,7 +1,7 @@
 """Reminders before an event: one per reservation, kind and local date of the event, however often anybody looks.
 
 "24 hours before" means elapsed hours. The date in the key is the event's own local date: an event that moves to another
-date reminds once more, one that moves by an hour does not. Of several kinds that are due at once the nearest is sent.
+date reminds again, one that moves by an hour does not. Of several kinds that are due at once the nearest is sent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configuration of delivery: read as a whole, and refused in one sentence that names the key and the mend."""
+"""The configuration of delivery: read as a whole, and refused in one sentence that names the key and the fix."""
 
 from __future__ import annotations
 

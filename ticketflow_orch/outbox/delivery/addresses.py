@@ -56,8 +56,8 @@ def judge(host: str, address: str, *, allow_private: bool) -> None:
     ip = ipaddress.ip_address(address)
     if _public(ip) or (allow_private and _inside(ip)):
         return
-    mend = "" if allow_private or not _inside(ip) else "; if it is ours, say allow_private = true"
-    raise AddressError(f"{host} is at {address}, which is no public address{mend}.")
+    fix = "" if allow_private or not _inside(ip) else "; if it is ours, say allow_private = true"
+    raise AddressError(f"{host} is at {address}, which is no public address{fix}.")
 
 
 def _public(ip: IPv4Address | IPv6Address) -> bool:

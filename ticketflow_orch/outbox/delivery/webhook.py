@@ -38,7 +38,7 @@ LONGEST_PATIENCE = 86_400.0
 IDLE_CONNECTIONS = 32
 
 # It is about this content, and the content never changes. Other 4xx are about how the receiver, or our way to it, is
-# set up, which somebody will mend.
+# set up, which somebody will fix.
 _REJECTED = {
     HTTPStatus.BAD_REQUEST,
     HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

@@ -88,7 +88,7 @@ def judge(claimed: Claimed, route: Route, outcome: Outcome) -> Ended:
             # However long it lasts: the destination takes others meanwhile, or operators are told that it fails.
             return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, throttled=True)
         case Verdict.UNKNOWN:
-            # Where sending it once more is out of the question already, it is a person's.
+            # Where sending it again is out of the question already, it is a person's.
             held = route.remembers == timedelta(0) and route.in_doubt == "hold"
             state = "IN_DOUBT" if held else _next(claimed, route, True)
             return Ended(claimed, state, outcome, outcome.error, doubt=True)
