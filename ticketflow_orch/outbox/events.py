@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import Connection, text
 
@@ -107,6 +107,37 @@ Publish = Callable[[Connection, OutboxEvent], bool]
 def derived_event_id(dedupe_key: str) -> str:
     """The SQL of the id of an event whose key the SQL `dedupe_key` says; the same in a restored database."""
     return f"derived_id((SELECT id FROM installation), 'outbox_event', {dedupe_key})"
+
+
+def appending(
+    event_type: str,
+    source: str,
+    *,
+    aggregate_type: str,
+    aggregate_id: str,
+    payload: str,
+    dedupe_key: str,
+    occurred_at: str,
+    event_id: str | None = None,
+    known: Literal["skip", "refuse"] = "refuse",
+) -> str:
+    """The SQL that writes an event of one type for each row of `source`, which is what stands behind FROM.
+
+    `aggregate_id`, `payload` (jsonb), `dedupe_key`, `occurred_at` and `event_id` are SQL of a row; an id is derived of
+    the key, unless it stands in the row. A key that is there already is skipped, or refused by the database.
+
+    Raises:
+        ValueError: the type is not in EVENT_TYPES.
+    """
+    if event_type not in EVENT_TYPES:
+        raise ValueError(f"{event_type!r} is not in EVENT_TYPES; no route could name it.")
+    return f"""
+        INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
+        SELECT {event_id or derived_event_id(dedupe_key)}, '{aggregate_type}', {aggregate_id}, '{event_type}',
+            {payload}, {dedupe_key}, {occurred_at}
+        FROM {source}
+        {"ON CONFLICT DO NOTHING" if known == "skip" else ""}
+    """
 
 
 def append(connection: Connection, event: OutboxEvent) -> bool:

@@ -18,7 +18,7 @@ from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, BadRow, InKeyOrder, named
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import Alert, alert_once
-from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.outbox.events import appending
 from ticketflow_orch.payouts.backing import PARKED
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
@@ -232,17 +232,18 @@ _STATE = text(f"""
 
 # What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held. A payout
 # that is asked for again after a restore must be asked for in the same bytes: so the event is dated by its month.
-EVENTS = f"""
-    INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-    SELECT {derived_event_id(f"'{EVENT_TYPE}:' || public_id")}, '{AGGREGATE}', CAST(public_id AS text), '{EVENT_TYPE}',
-        jsonb_build_object(
-            'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),
-            'currency', asked.currency, 'amount', amount),
-        '{EVENT_TYPE}:' || public_id, (month + interval '1 month') AT TIME ZONE 'UTC'
-    FROM asked JOIN organization ON organization.id = organization_id
-    ORDER BY organization_id, asked.currency
-    ON CONFLICT DO NOTHING
-"""
+EVENTS = appending(
+    EVENT_TYPE,
+    "asked JOIN organization ON organization.id = organization_id ORDER BY organization_id, asked.currency",
+    aggregate_type=AGGREGATE,
+    aggregate_id="CAST(public_id AS text)",
+    payload="""jsonb_build_object(
+        'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),
+        'currency', asked.currency, 'amount', amount)""",
+    dedupe_key=f"'{EVENT_TYPE}:' || public_id",
+    occurred_at="(month + interval '1 month') AT TIME ZONE 'UTC'",
+    known="skip",
+)
 
 _DUE = f"""
         FROM organization_balance

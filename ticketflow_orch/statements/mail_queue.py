@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.jobs.batches import InKeyOrder
 from ticketflow_orch.months import Month
-from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.outbox.events import appending, derived_event_id
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 from ticketflow_orch.statements.model import LeftOut
 from ticketflow_orch.statements.queries import next_organizations, organization_left_out
@@ -67,6 +67,18 @@ def queue_mails(
 
 _KEY = "'StatementReady:' || external_ref || ':' || {}.currency || ':' || CAST(:key AS text)"
 
+_QUEUE_EVENTS = appending(
+    "StatementReady",
+    "mailed JOIN organization ON organization.id = organization_id ORDER BY organization_id, mailed.currency",
+    aggregate_type="statement",
+    aggregate_id="external_ref || ':' || mailed.currency || ':' || CAST(:key AS text)",
+    payload="""jsonb_build_object('organization', external_ref, 'currency', mailed.currency,
+        'month', CAST(:key AS text))""",
+    dedupe_key=_KEY.format("mailed"),
+    occurred_at="CAST(:now AS timestamptz)",
+    event_id="outbox_event_id",
+)
+
 _QUEUE = text(f"""
     WITH mailed AS (
         INSERT INTO statement_mail (organization_id, currency, month, outbox_event_id)
@@ -85,11 +97,5 @@ _QUEUE = text(f"""
         ON CONFLICT (organization_id, currency, month) DO NOTHING
         RETURNING organization_id, currency, outbox_event_id
     )
-    INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-    SELECT outbox_event_id, 'statement', external_ref || ':' || mailed.currency || ':' || CAST(:key AS text),
-        'StatementReady',
-        jsonb_build_object('organization', external_ref, 'currency', mailed.currency, 'month', CAST(:key AS text)),
-        {_KEY.format("mailed")}, CAST(:now AS timestamptz)
-    FROM mailed JOIN organization ON organization.id = organization_id
-    ORDER BY organization_id, mailed.currency
+    {_QUEUE_EVENTS}
 """)

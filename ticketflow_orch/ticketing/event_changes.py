@@ -19,7 +19,7 @@ from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import BadRow
 from ticketflow_orch.months import known_zones, zone
-from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.outbox.events import appending
 from ticketflow_orch.ticketing.reminders import CHANGE_KEY, CHANGES, REMINDING, ReminderRules
 
 # So long before the start a change is told at once; before that by the kinds that are still to remind, if any is.
@@ -128,6 +128,17 @@ _FORGET = text("DELETE FROM event_change WHERE looked_at < clock_timestamp() - C
 
 _UNDECIDE = text("SELECT reminders_undecided(CAST(:event AS bigint))")
 
+_QUEUE_CHANGES = appending(
+    "ReminderChanged",
+    "reminder JOIN otherwise USING (id) ORDER BY id",
+    aggregate_type="reminder",
+    aggregate_id=f"substr({CHANGE_KEY}, length('ReminderChanged:') + 1)",
+    payload="""jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', kind, 'event_date', event_date,
+        'starts_at', starts_at, 'venue', venue, 'number', number)""",
+    dedupe_key=CHANGE_KEY,
+    occurred_at="CAST(:now AS timestamptz)",
+)
+
 # Of the reminders of a reservation the last one counts: it has told it something, or is about to tell what is so now,
 # which one of a date on which the event is no more never will. The one of the date on which the event is (`today`) is
 # the one that a notice belongs to; where it has not gone, it tells by itself. What a notice says counts as told by all
@@ -170,16 +181,7 @@ _CHANGED = text(f"""
         RETURNING one.id, one.kind, one.event_date, one.changes_told AS number
     ), reminder AS (
         SELECT * FROM told WHERE id IN (SELECT id FROM otherwise)
-    ), queued AS (
-        INSERT INTO outbox_event
-            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT {derived_event_id(CHANGE_KEY)}, 'reminder', substr({CHANGE_KEY}, length('ReminderChanged:') + 1),
-            'ReminderChanged', jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', kind,
-                'event_date', event_date, 'starts_at', starts_at, 'venue', venue, 'number', number),
-            {CHANGE_KEY}, CAST(:now AS timestamptz)
-        FROM reminder JOIN otherwise USING (id)
-        ORDER BY id
-    )
+    ), queued AS ({_QUEUE_CHANGES})
     SELECT count(*) FROM reminder
 """)
 
@@ -197,6 +199,16 @@ _ON_THE_WAY = text("""
 """)
 
 _CANCELLED_KEY = "'EventCancelled:' || public_ref"
+_QUEUE_CANCELLATIONS = appending(
+    "EventCancelled",
+    "holders",
+    aggregate_type="cancellation",
+    aggregate_id="public_ref",
+    payload="jsonb_build_object('ref', public_ref, 'event_id', public_id, 'starts_at', starts_at)",
+    dedupe_key=_CANCELLED_KEY,
+    occurred_at="CAST(:now AS timestamptz)",
+    known="skip",
+)
 
 _CANCELLED = text(f"""
     WITH holders AS MATERIALIZED (
@@ -207,14 +219,6 @@ _CANCELLED = text(f"""
                 OR reservation.status = 'CANCELLED' AND cancelled_at >= CAST(:since AS timestamptz))
             AND NOT EXISTS (SELECT FROM outbox_event WHERE dedupe_key = {_CANCELLED_KEY})
         ORDER BY reservation.id LIMIT CAST(:size AS bigint)
-    ), queued AS (
-        INSERT INTO outbox_event
-            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT {derived_event_id(_CANCELLED_KEY)}, 'cancellation', public_ref, 'EventCancelled',
-            jsonb_build_object('ref', public_ref, 'event_id', public_id, 'starts_at', starts_at),
-            {_CANCELLED_KEY}, CAST(:now AS timestamptz)
-        FROM holders
-        ON CONFLICT DO NOTHING
-    )
+    ), queued AS ({_QUEUE_CANCELLATIONS})
     SELECT count(*) FROM holders
 """)

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, text
 
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
-from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.outbox.events import appending
 from ticketflow_orch.periods.two_clocks import LARGEST_DIFFERENCE, judged_at
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE, kept
@@ -273,11 +273,26 @@ _LOCK_ORPHANS = text("""
 
 _UNPAID = f"NOT EXISTS (SELECT {KEPT_CAPTURE})"
 
-_TELL_EXPIRED = """
-    SELECT 'reservation' AS aggregate_type, public_ref AS aggregate_id, 'ReservationExpired' AS event_type,
-        jsonb_build_object('ref', public_ref) AS payload, 'ReservationExpired:' || public_ref AS dedupe_key
-    FROM expired
-"""
+_ANNOUNCE_CLOSED = appending(
+    "EventClosed",
+    "closed",
+    aggregate_type="event",
+    aggregate_id="CAST(public_id AS text)",
+    payload="jsonb_build_object('event_id', public_id)",
+    dedupe_key="'EventClosed:' || public_id",
+    occurred_at="CAST(:now AS timestamptz)",
+    known="skip",
+)
+_ANNOUNCE_EXPIRED = appending(
+    "ReservationExpired",
+    "expired",
+    aggregate_type="reservation",
+    aggregate_id="public_ref",
+    payload="jsonb_build_object('ref', public_ref)",
+    dedupe_key="'ReservationExpired:' || public_ref",
+    occurred_at="CAST(:now AS timestamptz)",
+    known="skip",
+)
 
 _CLOSE = text(f"""
     WITH closed AS (
@@ -288,18 +303,7 @@ _CLOSE = text(f"""
         UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
         WHERE id = ANY (CAST(:orphans AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID}
         RETURNING public_ref
-    ), told AS (
-        INSERT INTO outbox_event
-            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT {derived_event_id("dedupe_key")}, news.*, CAST(:now AS timestamptz) FROM (
-            SELECT 'event' AS aggregate_type, CAST(public_id AS text) AS aggregate_id, 'EventClosed' AS event_type,
-                jsonb_build_object('event_id', public_id) AS payload, 'EventClosed:' || public_id AS dedupe_key
-            FROM closed
-            UNION ALL
-            {_TELL_EXPIRED}
-        ) AS news
-        ON CONFLICT (dedupe_key) DO NOTHING
-    )
+    ), closed_announced AS ({_ANNOUNCE_CLOSED}), expired_announced AS ({_ANNOUNCE_EXPIRED})
     SELECT (SELECT count(*) FROM closed) AS closed, (SELECT count(*) FROM expired) AS expired
 """)
 
@@ -342,6 +346,18 @@ _NO_PAYMENT_IS_OPEN = """
 # Whether a reservation is paid is asked once it is locked; asking before as well would cost a probe per row.
 _DUE_RESERVATIONS = f"SELECT id, expires_at AS at FROM reservation WHERE {_IS_OVERDUE}"
 
+_ANNOUNCE_STUCK = appending(
+    "ReservationPaymentStuck",
+    "stuck",
+    aggregate_type="reservation",
+    aggregate_id="public_ref",
+    payload="jsonb_build_object('ref', public_ref, 'payment_started_at', payment_started_at)",
+    dedupe_key="""'ReservationPaymentStuck:' || public_ref || ':' || to_char(
+        coalesce(payment_started_at, expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
+    occurred_at="CAST(:now AS timestamptz)",
+    known="skip",
+)
+
 # Few are left over, and those are looked at again; without this all would be.
 _EXPIRE = text(f"""
     WITH expired AS (
@@ -356,20 +372,7 @@ _EXPIRE = text(f"""
         WHERE reservation.id = left_over.id AND status = 'ACTIVE'
             AND {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz)
         RETURNING public_ref, payment_started_at, expires_at
-    ), told AS (
-        INSERT INTO outbox_event
-            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT {derived_event_id("dedupe_key")}, news.*, CAST(:now AS timestamptz) FROM (
-            {_TELL_EXPIRED}
-            UNION ALL
-            SELECT 'reservation', public_ref, 'ReservationPaymentStuck',
-                jsonb_build_object('ref', public_ref, 'payment_started_at', payment_started_at),
-                'ReservationPaymentStuck:' || public_ref || ':' || to_char(
-                    coalesce(payment_started_at, expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')
-            FROM stuck
-        ) AS news
-        ON CONFLICT (dedupe_key) DO NOTHING
-    )
+    ), expired_announced AS ({_ANNOUNCE_EXPIRED}), stuck_announced AS ({_ANNOUNCE_STUCK})
     SELECT (SELECT count(*) FROM expired) AS expired, (SELECT count(*) FROM stuck) AS stuck
 """)
 

@@ -18,7 +18,7 @@ from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
 from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
-from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.outbox.events import appending, derived_event_id
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.ticketing.reminder_leads import Held, Leads, agree_on, read_leads
 
@@ -422,6 +422,19 @@ CHANGE_KEY = """
         || ':' || number
 """
 
+_QUEUE_EVENTS = appending(
+    "ReminderDue",
+    """reminded JOIN reservation ON reservation.id = reservation_id JOIN event ON event.id = event_id
+        WHERE reminded.state = 'QUEUED' ORDER BY reservation_id""",
+    aggregate_type="reminder",
+    aggregate_id=_AGGREGATE,
+    payload="""jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', CAST(:kind AS text),
+        'event_date', reminded.event_date, 'starts_at', starts_at)""",
+    dedupe_key=_KEY,
+    occurred_at="CAST(:now AS timestamptz)",
+    event_id="reminded.outbox_event_id",
+)
+
 # One row per reservation whose reminder is to be decided; the unique key makes the decision once. Whom the quiet keeps
 # silent until the start nobody could have reminded in time, so that is no reminder missed. What was written is joined
 # to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row. The
@@ -453,19 +466,7 @@ _REMIND = f"""
         FROM decided ORDER BY id
         ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
         RETURNING reservation_id, event_date, state, outbox_event_id
-    ), queued AS (
-        INSERT INTO outbox_event
-            (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT reminded.outbox_event_id, 'reminder', {_AGGREGATE}, 'ReminderDue',
-            jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', CAST(:kind AS text),
-                'event_date', reminded.event_date, 'starts_at', starts_at),
-            {_KEY}, CAST(:now AS timestamptz)
-        FROM reminded
-        JOIN reservation ON reservation.id = reservation_id
-        JOIN event ON event.id = event_id
-        WHERE reminded.state = 'QUEUED'
-        ORDER BY reservation_id
-    )
+    ), queued AS ({_QUEUE_EVENTS})
     SELECT state, count(*) AS reminders FROM reminded GROUP BY state
 """
 

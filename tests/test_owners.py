@@ -1,0 +1,42 @@
+"""Who makes the rows of a table: one room each, and the outbox's through one door."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from tests.support.schema import PAGE
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
+# What more than one room makes: who replaces a currency posts for it, each finds what it has to leave out, and people
+# stop payouts by the means that the relay has.
+SHARED = {
+    "money_movement": {"closing", "importing"},
+    "parked_organization": {"closing", "payouts", "settlement"},
+    "delivery_stop": {"outbox", "payouts"},
+}
+_INSERTED = re.compile(r"\bINSERT INTO (\w+)")
+
+
+def inserting() -> dict[str, set[Path]]:
+    """The files that insert into each table, by its name; revisions build tables, and are nobody's."""
+    found: dict[str, set[Path]] = defaultdict(set)
+    for file in (
+        file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if "migrations" not in file.parts
+    ):
+        for table in _INSERTED.findall(file.read_text("utf-8")):
+            found[table].add(file.relative_to(ROOT))
+    return found
+
+
+def test_events_are_written_through_one_door() -> None:
+    assert inserting()["outbox_event"] == {Path("ticketflow_orch/outbox/events.py")}
+
+
+def test_the_rows_of_a_table_are_made_in_one_room() -> None:
+    tables = set(re.findall(r"^CREATE TABLE public\.(\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
+    rooms = {table: {file.parts[1] for file in files} for table, files in inserting().items() if table in tables}
+    assert len(rooms) > 25
+    assert {table: found for table, found in rooms.items() if len(found) > 1} == SHARED
