@@ -31,12 +31,24 @@ def inserting() -> dict[str, set[Path]]:
     return found
 
 
+def tables() -> set[str]:
+    return set(re.findall(r"^CREATE TABLE public\.(\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
+
+
 def test_events_are_written_through_one_door() -> None:
     assert inserting()["outbox_event"] == {Path("ticketflow_orch/outbox/events.py")}
 
 
 def test_the_rows_of_a_table_are_made_in_one_room() -> None:
-    tables = set(re.findall(r"^CREATE TABLE public\.(\w+)", PAGE.read_text("utf-8"), re.MULTILINE))
-    rooms = {table: {file.parts[1] for file in files} for table, files in inserting().items() if table in tables}
+    rooms = {table: {file.parts[1] for file in files} for table, files in inserting().items() if table in tables()}
     assert len(rooms) > 25
     assert {table: found for table, found in rooms.items() if len(found) > 1} == SHARED
+
+
+def test_the_page_of_the_tables_says_who_makes_their_rows() -> None:
+    made = {table: {file.parts[1] for file in files} for table, files in inserting().items()}
+    elsewhere = {"the application", "a trigger", "a revision"}
+    rows = re.findall(r"^\| (`[^|]+`) \| ([^|]+) \|", (ROOT / "docs" / "database.md").read_text("utf-8"), re.MULTILINE)
+    said = {table: set(who.split(", ")) for names, who in rows for table in re.findall(r"`(\w+)`", names)}
+    assert said.keys() == tables() - {"alembic_version"}
+    assert {table: who - elsewhere for table, who in said.items()} == {table: made.get(table, set()) for table in said}
