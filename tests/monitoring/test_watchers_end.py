@@ -76,8 +76,9 @@ def silenced(
     server: EmbeddedServer, scratch: Path, url: URL, storage: URL, monkeypatch: pytest.MonkeyPatch
 ) -> Silenced:
     """Makes a home whose databases fall silent after so many bytes, or only TicketFlow's own; watchers hurry."""
-    for name, value in (("cli.health.LONGEST", LONGEST), ("cli.health._LAST", 1.0), ("metrics.LONGEST", LONGEST)):
-        monkeypatch.setattr(f"ticketflow_orch.{name}", value)
+    monkeypatch.setattr("ticketflow_orch.cli.health.LONGEST", LONGEST)
+    monkeypatch.setattr("ticketflow_orch.cli.health._LAST", 1.0)
+    monkeypatch.setattr("ticketflow_orch.monitoring.metrics.LONGEST", LONGEST)
 
     @contextmanager
     def home(after: int, *, both: bool) -> Iterator[None]:
