@@ -17,7 +17,7 @@ from ticketflow_orch.closing import ClosedBooks, ClosingOptions, IncompleteClosi
 from ticketflow_orch.closing.queries import CurrencyBalance, payable_so_far
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
@@ -95,7 +95,7 @@ def closed_books(
             context.log.info(f"{month} is closed: {result.rows_new} balances were written.")
             return asked(engine, lambda connection: books_metadata(connection, result))
 
-        yield from each_month(context, engine, close, refusals=(InputError, IncompleteClosingError))
+        yield from each_month(context, engine, close, refusals=(TicketflowError, IncompleteClosingError))
 
 
 def books_metadata(connection: Connection, result: ClosedBooks) -> dict[str, Any]:

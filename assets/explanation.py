@@ -7,7 +7,7 @@ import dagster as dg
 from pydantic import Field
 
 from resources import DatabaseResource
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month, to_the_minute
@@ -39,7 +39,7 @@ def explanation(config: ExplanationConfig, database: DatabaseResource) -> dg.Mat
         try:
             month = Month.parse(config.month) if config.month else last_settled(connection)
             answer = explain(connection, config.organization, month)
-        except InputError as error:
+        except TicketflowError as error:
             raise dg.Failure(str(error), allow_retries=False) from error
     return dg.MaterializeResult(metadata=explanation_metadata(answer))
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from assets.partitions import months
 from ticketflow_orch.db.errors import database_fault
 from ticketflow_orch.db.retrying import retried
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.jobs.firings import scheduled_firing
 from ticketflow_orch.jobs.run_once import write_down
 from ticketflow_orch.months import Month
@@ -30,7 +30,7 @@ def each_month(
     engine: Engine,
     work: Callable[[Month], Mapping[str, Any]],
     *,
-    refusals: Errors = (InputError,),
+    refusals: Errors = (TicketflowError,),
     own_faults: Errors = (),
 ) -> Iterator[dg.MaterializeResult | dg.AssetMaterialization]:  # type: ignore[type-arg]
     """Record the run's firing, do `work` for each of its months in order, and show the metadata that it returns.
@@ -75,18 +75,18 @@ def months_of(context: dg.AssetExecutionContext) -> list[Month]:
     """The months that a run is for, in order; there is at least one.
 
     Raises:
-        InputError: it names none, or one before the first partition.
+        InvalidInput: it names none, or one before the first partition.
     """
     tags = context.run.tags
     first = tags.get(ASSET_PARTITION_RANGE_START_TAG) or tags.get(PARTITION_NAME_TAG)
     last = tags.get(ASSET_PARTITION_RANGE_END_TAG) or tags.get(PARTITION_NAME_TAG)
     if not first or not last:
-        raise InputError("This run names no month; choose one where it is launched, such as 2026-03.")
+        raise InvalidInput("This run names no month; choose one where it is launched, such as 2026-03.")
     if Month.parse(last) < Month.parse(first):
-        raise InputError(f"There is no month from {first} to {last}; turn the two around.")
+        raise InvalidInput(f"There is no month from {first} to {last}; turn the two around.")
     earliest = months.get_first_partition_key()
     if earliest is None or Month.parse(first) < Month.parse(earliest):
-        raise InputError(f"{first} is before the first month, {earliest}; choose a later one.")
+        raise InvalidInput(f"{first} is before the first month, {earliest}; choose a later one.")
     return sorted(map(Month.parse, context.partition_keys))
 
 
@@ -94,11 +94,11 @@ def month_of(context: dg.AssetExecutionContext) -> Month:
     """The one month that a run is for.
 
     Raises:
-        InputError: it names none, or several, or one before the first partition.
+        InvalidInput: it names none, or several, or one before the first partition.
     """
     found = months_of(context)
     if len(found) > 1:
-        raise InputError(f"A run takes one month, and this one names {len(found)}; launch them as a backfill.")
+        raise InvalidInput(f"A run takes one month, and this one names {len(found)}; launch them as a backfill.")
     return found[0]
 
 

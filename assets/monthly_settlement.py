@@ -15,7 +15,7 @@ from assets.settlement_metadata import LEDGER_COLUMNS, dry_run_metadata, settlem
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import BOUNDS, settings
@@ -39,13 +39,13 @@ class SettlementConfig(dg.Config):
     dry_run_file: str = Field("", description="Where a dry run writes all it would post as CSV; empty: no file.")
 
     def require_sound(self) -> None:
-        """Raise InputError for a number that is out of bounds; the launchpad itself knows no bounds."""
+        """Raise TicketflowError for a number that is out of bounds; the launchpad itself knows no bounds."""
         for name, (lowest, highest) in BOUNDS.items():
             value = getattr(self, name)
             if not lowest <= value <= highest:
-                raise InputError(f"{name}: {value} is refused; write a number from {lowest} to {highest:,}.")
+                raise InvalidInput(f"{name}: {value} is refused; write a number from {lowest} to {highest:,}.")
         if self.dry_run_file and not self.dry_run:
-            raise InputError(
+            raise InvalidInput(
                 f"dry_run_file: {self.dry_run_file!r} is for a dry run; set dry_run: true, or leave it out."
             )
 
@@ -77,7 +77,7 @@ def monthly_settlement(
     try:
         config.require_sound()
         month = month_of(context)
-    except InputError as error:
+    except TicketflowError as error:
         raise dg.Failure(str(error)) from error
     name = f"monthly_settlement/{month}"
     with database.engine(name, connections=config.workers + 2, patience=PATIENCE) as engine:
@@ -111,7 +111,7 @@ def monthly_settlement(
                 )
             return asked(engine, lambda connection: settlement_metadata(connection, result))
 
-        yield from each_month(context, engine, settle, refusals=(InputError, IncompleteSettlementError))
+        yield from each_month(context, engine, settle, refusals=(TicketflowError, IncompleteSettlementError))
 
 
 def _rehearse(
@@ -129,7 +129,7 @@ def _rehearse(
             chunk_size=config.chunk_size,
             file=file,
         )
-    except InputError as error:
+    except TicketflowError as error:
         raise dg.Failure(str(error)) from error
     context.log.info(f"Dry run: nothing was posted. {rehearsed.entries} entries would be posted in {month}.")
     return dg.AssetObservation(context.asset_key, partition=str(month), metadata=dry_run_metadata(rehearsed, file))

@@ -12,7 +12,7 @@ from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.installation import require_agreement
 from ticketflow_orch.db.migrate import require_current_schema
 from ticketflow_orch.db.retrying import retried
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.databases import OURS
 from ticketflow_orch.settings import settings
 
@@ -34,8 +34,8 @@ class DatabaseResource(Given):
         `patience`: for how many seconds after a first failure what is `retried` on it is done again; its opening is.
 
         Raises:
-            InputError: the URL is missing or wrong, the schema is behind or ahead of this code, or the settings of this
-                process disagree with the database.
+            InvalidInput: the URL is missing or wrong, the schema is behind or ahead of this code, or the settings of
+                this process disagree with the database.
         """
         engine = connect_engine(
             self._address(), application, limits=self.limits, connections=connections, patience=patience
@@ -49,7 +49,7 @@ class DatabaseResource(Given):
     def _address(self) -> str:
         url = self.url or os.environ.get(OURS, "")
         if not url:
-            raise InputError(f'{OURS} is not set here; set it, or eval "$(ticketflow env)".')
+            raise InvalidInput(f'{OURS} is not set here; set it, or eval "$(ticketflow env)".')
         return url
 
 

@@ -16,7 +16,7 @@ class DeliveryResource(Given):
         """The configuration as it is now; its transports are closed when the block ends.
 
         Raises:
-            InputError: something in it is missing or wrong.
+            InvalidInput: something in it is missing or wrong.
         """
         delivery = read_delivery(settings())
         try:

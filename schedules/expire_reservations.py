@@ -7,7 +7,7 @@ import dagster as dg
 from resources import ClockResource, DatabaseResource
 from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
 from ticketflow_orch.db.engine import SHORT_PATIENCE
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import settings
 from ticketflow_orch.ticketing import lifecycle
@@ -45,7 +45,7 @@ def expire_reservations_schedule(
     with database.engine("expire_reservations_schedule") as engine, engine.connect() as connection:
         try:
             now = judged_at(connection, clock.now(), "expire nothing")
-        except InputError as error:
+        except TicketflowError as error:
             # Health says so too, and a run a minute that fails would say no more.
             return dg.SkipReason(str(error))
         rules = lifecycle.LifecycleRules.configured(settings(), now)

@@ -12,7 +12,7 @@ from schedules.windows import MINUTE_JOB, once_per_window, still_running, window
 from ticketflow_orch.db.engine import SHORT_PATIENCE
 from ticketflow_orch.db.installation import decided
 from ticketflow_orch.db.retrying import retried
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import settings
@@ -26,7 +26,7 @@ def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, c
     with database.engine(f"send_reminders/{context.run_id}", patience=SHORT_PATIENCE) as engine:
         try:
             rules = retried(engine, lambda: _rules(engine, clock.now()))
-        except InputError as error:
+        except TicketflowError as error:
             raise dg.Failure(str(error)) from error
         work = partial(remind, engine, rules, KINDS, cancellations=settings().mail_cancellations)
         once_per_window(context, engine, lambda: asdict(work()))
@@ -63,7 +63,7 @@ def send_reminders_schedule(
     with database.engine("send_reminders_schedule") as engine, engine.connect() as connection:
         try:
             now = judged_at(connection, clock.now(), "remind nobody")
-        except InputError as error:
+        except TicketflowError as error:
             return dg.SkipReason(str(error))
         rules = ReminderRules.configured(decided(connection, settings()), now)
         if not is_due(connection, rules, KINDS):

@@ -8,7 +8,7 @@ import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs.batches import BadRow, ManyBadRowsError
 from ticketflow_orch.jobs.firings import (
     PARENT_RUN,
@@ -79,7 +79,7 @@ def once_per_window(context: dg.OpExecutionContext, engine: Engine, work: Callab
     try:
         firing = firing_of(context)
         done = run_once(engine, firing, work)
-    except (InputError, ManyBadRowsError) as error:
+    except (TicketflowError, ManyBadRowsError) as error:
         raise dg.Failure(str(error)) from error
     if done.outcome == "DUPLICATE":
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
@@ -94,7 +94,7 @@ def firing_of(context: dg.OpExecutionContext) -> Firing:
     """The firing that this run is, by its tags; a launch by hand counts from the creation of the first such run.
 
     Raises:
-        InputError: the tag of the window is not an instant.
+        InvalidInput: the tag of the window is not an instant.
     """
     job, run = context.op.name, context.run
     # What the run's own record holds, where its tags do not repeat it.

@@ -11,7 +11,7 @@ from resources import ClockResource, DatabaseResource, DeliveryResource
 from schedules.windows import UNFINISHED
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.installation.agreed_routes import agreeing, require_routes
 from ticketflow_orch.outbox import admin
@@ -40,7 +40,7 @@ def relay_outbox(
         budget = settings().relay_budget.total_seconds()
         try:
             drained = drain(engine, routes, KINDS, budget=budget, now=clock.now, agreed=agreeing(routes.digest))
-        except InputError as error:
+        except TicketflowError as error:
             raise dg.Failure(str(error)) from error
     context.add_output_metadata({name.replace("_", " "): value for name, value in asdict(drained).items()})
     if drained.unrecorded:
@@ -108,7 +108,7 @@ def redrive_outbox(
                     parse_instant(config.since) if config.since else None,
                 )
                 redriven = admin.redrive(connection, choice)
-        except InputError as error:
+        except TicketflowError as error:
             raise dg.Failure(str(error)) from error
     context.add_output_metadata({"redriven": redriven})
 

@@ -30,7 +30,7 @@ from ticketflow_orch.closing import periods
 from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.closing.periods import IncompleteClosingError
 from ticketflow_orch.db.engine import clocks, connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.parking import park, unpark
@@ -297,7 +297,7 @@ def refused(action: Callable[[], object]) -> str | None:
     """With which sentence the action is refused, if it is."""
     try:
         action()
-    except (InputError, IncompleteClosingError) as error:
+    except (TicketflowError, IncompleteClosingError) as error:
         return str(error)
     return None
 
@@ -478,7 +478,7 @@ def test_clocks_more_than_a_minute_apart_settle_nothing(
     add_movement(world, add_organization(world), 100_000, "2026-01-10T10:00")
     wrong.set(whose, seconds)
     of_the_host = direction if whose == "host" else {"behind": "ahead of", "ahead of": "behind"}[direction]
-    with pytest.raises(InputError, match=rf"This host's clock is (89|90|91) s {of_the_host} the database's"):
+    with pytest.raises(TicketflowError, match=rf"This host's clock is (89|90|91) s {of_the_host} the database's"):
         settle(world, JANUARY)
     assert written(world) == (0, 0, 0, 0, 0, None)
     wrong.right()
@@ -501,5 +501,5 @@ def test_a_month_that_one_of_the_clocks_says_is_not_over_is_not_settled(
     wrong.host = before if whose == "host" else after
     wrong.set_database(after if whose == "host" else before)
     business_now = datetime.now(UTC) + timedelta(seconds=wrong.host)
-    with world.connect() as connection, pytest.raises(InputError, match=f"{month} is not over in Europe/Madrid"):
+    with world.connect() as connection, pytest.raises(TicketflowError, match=f"{month} is not over in Europe/Madrid"):
         require_over(connection, month, business_now)

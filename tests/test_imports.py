@@ -161,7 +161,7 @@ def test_an_import_against_the_one_way_is_found(module: str, source: str) -> Non
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("ticketflow_orch.months", "import datetime, sqlalchemy\nfrom ticketflow_orch.errors import InputError"),
+        ("ticketflow_orch.months", "import datetime, sqlalchemy\nfrom ticketflow_orch.errors import TicketflowError"),
         ("ticketflow_orch.settlement.due", "from ..months import Month\nfrom . import passes"),
         ("ticketflow_orch.months", "text = 'import dagster'  # from assets import x"),
         ("ticketflow_orch.definitions", "import dagster, assets, resources, schedules, sensors"),

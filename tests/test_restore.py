@@ -33,7 +33,7 @@ from tests.support.sinks.smtp_server import SmtpServer
 from tests.support.sql_statements import execute, refusal
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import read_installation, require_agreement
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.local import postgres_places
@@ -187,7 +187,7 @@ def test_a_database_whose_installation_did_not_name_what_is_in_it_is_refused_by_
     with backup(server, engine) as restored:
         execute(restored, "ALTER TABLE installation DISABLE TRIGGER ALL")
         execute(restored, "UPDATE installation SET id = gen_random_uuid()")
-        with restored.connect() as connection, pytest.raises(InputError, match="was named under another: a dump"):
+        with restored.connect() as connection, pytest.raises(TicketflowError, match="was named under another: a dump"):
             require_agreement(connection, Settings())
         [line] = [line for line in health(restored) if line.startswith("settings: The row of installation")]
         assert line.endswith("restore the whole dump into a new database that nobody has migrated.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 # Months on either side of an instant must have a name, in any zone.
 _YEARS = range(1970, 9999)
@@ -14,18 +14,18 @@ def parse_instant(iso: str) -> datetime:
     """An aware UTC instant from ISO 8601 text with an offset.
 
     Raises:
-        InputError: not ISO 8601, or without an offset: whose midnight would it be? Or not `is_in_reach`.
+        InvalidInput: not ISO 8601, or without an offset: whose midnight would it be? Or not `is_in_reach`.
     """
     try:
         moment = datetime.fromisoformat(iso)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise InputError(
+        raise InvalidInput(
             f"{iso!r} is not an instant; write ISO 8601 with an offset, such as 2026-04-02T05:00:00+02:00."
         )
     if not is_in_reach(moment):
-        raise InputError(f"{iso!r} is out of reach; use an instant from {_YEARS[0]} to {_YEARS[-1]}.")
+        raise InvalidInput(f"{iso!r} is out of reach; use an instant from {_YEARS[0]} to {_YEARS[-1]}.")
     return moment.astimezone(UTC)
 
 

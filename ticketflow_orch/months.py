@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from zoneinfo import ZoneInfo
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 _KEY = re.compile(r"([0-9]{4})-(0[1-9]|1[0-2])", re.ASCII)
 # Years in which each month's edges, and its neighbours', are instants that Python can name in any zone.
@@ -32,10 +32,10 @@ def zone(name: str) -> ZoneInfo:
     """The zone called `name`, by the locked tzdata package.
 
     Raises:
-        InputError: the package has no zone of that name.
+        InvalidInput: the package has no zone of that name.
     """
     if name not in known_zones():
-        raise InputError(unknown_zone(name))
+        raise InvalidInput(unknown_zone(name))
     with resources.files("tzdata.zoneinfo").joinpath(*name.split("/")).open("rb") as file:
         return ZoneInfo.from_file(file, key=name)
 
@@ -68,11 +68,11 @@ class Month:
         """The month that `key` names.
 
         Raises:
-            InputError: `key` is not exactly `YYYY-MM` with a month from 01 to 12 and a year from 1970 to 9998.
+            InvalidInput: `key` is not exactly `YYYY-MM` with a month from 01 to 12 and a year from 1970 to 9998.
         """
         match = _KEY.fullmatch(key)
         if match is None or int(match[1]) not in _YEARS:
-            raise InputError(f"{key!r} is not a month; write it as YYYY-MM, for example 2026-03.")
+            raise InvalidInput(f"{key!r} is not a month; write it as YYYY-MM, for example 2026-03.")
         return cls(int(match[1]), int(match[2]))
 
     @classmethod
@@ -137,7 +137,7 @@ def last_zone_to_finish(month: Month, timezones: Iterable[str]) -> tuple[str, da
     """The zone in which `month` ends last, and the UTC instant at which it does.
 
     Raises:
-        InputError: a zone is unknown.
+        InvalidInput: a zone is unknown.
         ValueError: `timezones` is empty.
     """
     ends = [(month.window(name).ends_at, name) for name in timezones]

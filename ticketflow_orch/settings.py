@@ -17,7 +17,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, Secr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ticketflow_orch.clock import is_in_reach
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.formatting.mail_addresses import mail_address
 from ticketflow_orch.formatting.text import is_text
 from ticketflow_orch.months import Month, zone
@@ -238,7 +238,7 @@ def settings() -> Settings:
     """The process's settings.
 
     Raises:
-        InputError: a variable holds a value that its field refuses; names the variable, the value's fault and it.
+        InvalidInput: a variable holds a value that its field refuses; names the variable, the value's fault and it.
     """
     return read_settings()
 
@@ -248,22 +248,22 @@ def read_settings() -> Settings:
     for name, value in os.environ.items():
         if name.upper().startswith(_PREFIX) and not is_text(value):
             # Its value may hold a password.
-            raise InputError(f"{name} is not UTF-8; write it in that encoding.")
+            raise InvalidInput(f"{name} is not UTF-8; write it in that encoding.")
     try:
         found = Settings()
     except ValidationError as error:
         first = error.errors()[0]
         variable = f"TICKETFLOW_{str(first['loc'][0]).upper()}"
         fault = first["msg"].removeprefix("Value error, ")
-        raise InputError(f"{variable}={first['input']!r} is refused: {fault}.") from None
-    except InputError as error:
-        raise InputError(f"A TICKETFLOW_ variable is refused: {error}") from None
+        raise InvalidInput(f"{variable}={first['input']!r} is refused: {fault}.") from None
+    except TicketflowError as error:
+        raise InvalidInput(f"A TICKETFLOW_ variable is refused: {error}") from None
     try:
         home = str(found.home.absolute())
     except FileNotFoundError:
-        raise InputError("The folder in which this was started is gone; change to another one.") from None
+        raise InvalidInput("The folder in which this was started is gone; change to another one.") from None
     if not is_text(home):
-        raise InputError(f"The folder {home!a} is not UTF-8; set TICKETFLOW_HOME to one whose whole path is.")
+        raise InvalidInput(f"The folder {home!a} is not UTF-8; set TICKETFLOW_HOME to one whose whole path is.")
     return found
 
 
@@ -271,15 +271,15 @@ def parse_setting(name: str, value: str) -> str | datetime | bool | None:
     """What `value` comes to as the field `name`, by the rules that its variable has.
 
     Raises:
-        InputError: the field refuses it; names both.
+        InvalidInput: the field refuses it; names both.
     """
     try:
         parsed: str | datetime | bool | None = getattr(Settings.model_validate({name: value}), name)
     except ValidationError as error:
         fault = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(f"{name} = {value!r} is refused: {fault}.") from None
-    except InputError as error:
-        raise InputError(f"{name} is refused: {error}") from None
+        raise InvalidInput(f"{name} = {value!r} is refused: {fault}.") from None
+    except TicketflowError as error:
+        raise InvalidInput(f"{name} is refused: {error}") from None
     return parsed
 
 
@@ -287,13 +287,13 @@ def parse_length(value: str) -> timedelta:
     """A length of time from ISO 8601, such as P3D, or seconds, by the rules that settings have.
 
     Raises:
-        InputError: it is none, or below nothing.
+        InvalidInput: it is none, or below nothing.
     """
     try:
         return TypeAdapter(Length).validate_python(value)
     except ValidationError as error:
         fault = error.errors()[0]["msg"].removeprefix("Value error, ")
-        raise InputError(f"{value!r} is no length of time: {fault}.") from None
+        raise InvalidInput(f"{value!r} is no length of time: {fault}.") from None
 
 
 def unknown_variables(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from tests.settlement.test_settlement import settle, tamper
 from tests.support.books import FEBRUARY, JANUARY, MARCH, settle_and_close
 from tests.support.payable import rows
 from tests.support.rows import add_movement, add_organization, instant
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settings import settings
@@ -166,7 +166,7 @@ def test_a_fault_of_one_month_alone_stops_no_other_month(url: URL, instance: dg.
     assert done == shown(result) == ["2026-01", "2026-03"]
 
 
-@pytest.mark.parametrize("how", [InputError("February is refused."), OSError("the disk is full")])
+@pytest.mark.parametrize("how", [InvalidInput("February is refused."), OSError("the disk is full")])
 def test_whatever_ends_a_run_the_months_before_are_seen_to_be_done(
     url: URL, instance: dg.DagsterInstance, how: Exception
 ) -> None:

@@ -19,7 +19,7 @@ from tests.support.sql_statements import execute
 from ticketflow_orch.auditing import INVARIANTS, Asked, Scope, examine, organization_members, snapshot
 from ticketflow_orch.closing import close_month
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement import checks as questions
@@ -334,7 +334,7 @@ def test_what_no_longer_guards_money_or_its_order_is_named(engine: Engine, damag
 def test_no_month_is_closed_while_money_or_its_order_is_not_guarded(engine: Engine, damage: str) -> None:
     settle(engine)
     execute(engine, damage)
-    with pytest.raises(InputError, match="2026-03 is not closed, because the database does not guard the books"):
+    with pytest.raises(TicketflowError, match="2026-03 is not closed, because the database does not guard the books"):
         close(engine, MARCH)
 
 
@@ -443,7 +443,7 @@ def test_a_month_and_an_organization_are_asked_about_alone(chain: Engine) -> Non
         )
     with snapshot(chain) as connection:
         seller = organization_members(connection, "seller")
-        with pytest.raises(InputError, match="There is no organization 'nobody'"):
+        with pytest.raises(TicketflowError, match="There is no organization 'nobody'"):
             organization_members(connection, "nobody")
     everything = audit(chain)["ledger_reconciles"]
     assert {line[:7] for line in said_of(everything)} == {"2026-01", "2026-02", "2026-03", "2026-04"}

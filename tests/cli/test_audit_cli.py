@@ -17,7 +17,7 @@ from ticketflow_orch.auditing import INVARIANTS
 from ticketflow_orch.cli.session import database
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.demo_data import load_demo
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local import databases
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -87,7 +87,7 @@ def test_what_is_broken_is_shown_with_its_first_rows_and_the_fix_and_narrowed_do
     ],
 )
 def test_bad_input_is_refused(arguments: tuple[str, str], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(TicketflowError, match=sentence):
         invoke("audit", *arguments)
 
 

@@ -15,7 +15,7 @@ from ticketflow_orch import cli
 from ticketflow_orch.cli.session import database
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.demo_data import load_demo
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local import databases
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
@@ -55,7 +55,7 @@ def test_months_are_closed_in_order_and_shown(closed: Result) -> None:
 
 
 def test_a_month_that_may_not_be_closed_is_named_with_why(closed: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"2026-05 is not over in .* and it is 2026-04-15"):
+    with pytest.raises(TicketflowError, match=r"2026-05 is not over in .* and it is 2026-04-15"):
         invoke("close", "2026-05")
     monkeypatch.setenv("TICKETFLOW_FIXED_CLOCK", "2026-06-15T10:00:00Z")
     settings.cache_clear()

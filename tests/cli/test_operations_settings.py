@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.settings import read_settings
 
 
@@ -43,7 +43,7 @@ def test_what_is_wrong_is_named_with_its_variable_and_the_fix(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, fault: str
 ) -> None:
     monkeypatch.setenv(f"TICKETFLOW_{variable}", value)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(TicketflowError) as refused:
         read_settings()
     assert str(refused.value).startswith(f"TICKETFLOW_{variable}{fault}")
     assert "\n" not in str(refused.value)

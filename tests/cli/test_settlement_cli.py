@@ -15,7 +15,7 @@ from tests.support.homes import fresh_home
 from ticketflow_orch import cli
 from ticketflow_orch.cli.session import database
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local import databases
 from ticketflow_orch.outbox.delivery.configuration import read_delivery
 from ticketflow_orch.settings import settings
@@ -82,7 +82,9 @@ def test_the_demo_pays_nobody_where_destinations_are_real(
     monkeypatch.setenv("TICKETFLOW_DELIVERY", "delivery.toml")
     settings.cache_clear()
     try:
-        with pytest.raises(InputError, match=r"TICKETFLOW_DELIVERY=delivery\.toml names real destinations; unset it"):
+        with pytest.raises(
+            TicketflowError, match=r"TICKETFLOW_DELIVERY=delivery\.toml names real destinations; unset it"
+        ):
             invoke(*DEMO)
     finally:
         monkeypatch.undo()
@@ -96,7 +98,7 @@ def test_the_demo_pays_nobody_where_the_home_s_own_destinations_are_real(
     before = own.read_text("utf-8")
     own.write_text(before.replace('"demo"', '"file"'), "utf-8")
     try:
-        with pytest.raises(InputError, match=r"delivery\.toml names real destinations; move it away for the demo"):
+        with pytest.raises(TicketflowError, match=r"delivery\.toml names real destinations; move it away for the demo"):
             invoke(*DEMO)
     finally:
         own.write_text(before, "utf-8")

@@ -29,7 +29,7 @@ from tests.support.sql_statements import begin_pass, execute, refusal
 from ticketflow_orch.closing import IncompleteClosingError
 from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.closing.periods import begin, months_to_close
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.passes import begin_or_join
 
@@ -172,14 +172,14 @@ def test_months_are_closed_in_order(engine: Engine) -> None:
     for month in (FEBRUARY, MARCH):
         settle(engine, month)
     with pytest.raises(
-        InputError, match=r"^2026-01 is OPEN, and months are closed in order; close it before 2026-02.$"
+        TicketflowError, match=r"^2026-01 is OPEN, and months are closed in order; close it before 2026-02.$"
     ):
         close(engine, FEBRUARY)
     settle(engine, JANUARY)
-    with pytest.raises(InputError, match=r"^2026-01 is SETTLED, and .* in order; close it before 2026-02"):
+    with pytest.raises(TicketflowError, match=r"^2026-01 is SETTLED, and .* in order; close it before 2026-02"):
         close(engine, FEBRUARY)
     close(engine, JANUARY)
-    with pytest.raises(InputError, match=r"^2026-02 is SETTLED, and .* in order; close it before 2026-03"):
+    with pytest.raises(TicketflowError, match=r"^2026-02 is SETTLED, and .* in order; close it before 2026-03"):
         close(engine, MARCH)
     assert [state_of(engine, month) for month in (JANUARY, FEBRUARY, MARCH)] == ["CLOSED", "SETTLED", "SETTLED"]
 
@@ -188,22 +188,24 @@ def test_a_month_that_was_settled_before_anybody_sold_anything_is_closed_first(e
     manual(engine, add_organization(engine), 700, "2026-02-10T10:00")
     for month in (Month(2025, 12), FEBRUARY):
         settle(engine, month)
-    with pytest.raises(InputError, match=r"^2025-12 is SETTLED, and months are closed in order"):
+    with pytest.raises(TicketflowError, match=r"^2025-12 is SETTLED, and months are closed in order"):
         close(engine, FEBRUARY)
     close(engine, Month(2025, 12))
-    with pytest.raises(InputError, match=r"^2026-01 is OPEN, and months are closed in order"):
+    with pytest.raises(TicketflowError, match=r"^2026-01 is OPEN, and months are closed in order"):
         close(engine, FEBRUARY)
 
 
 def test_a_month_before_the_books_is_not_closed_any_more(engine: Engine) -> None:
     settle_and_close(engine, FEBRUARY)
-    with pytest.raises(InputError, match=r"^2026-01 lies before 2026-02, .* late for it is adjusted in 2026-03\.$"):
+    with pytest.raises(
+        TicketflowError, match=r"^2026-01 lies before 2026-02, .* late for it is adjusted in 2026-03\.$"
+    ):
         close(engine, JANUARY)
 
 
 def test_a_month_that_is_not_settled_is_not_closed(engine: Engine) -> None:
     manual(engine, add_organization(engine), 700, "2026-03-10T10:00")
-    with pytest.raises(InputError, match=r"^2026-03 is OPEN; settle it, then close it.$"):
+    with pytest.raises(TicketflowError, match=r"^2026-03 is OPEN; settle it, then close it.$"):
         close(engine, MARCH)
 
 
@@ -261,7 +263,7 @@ def test_a_month_whose_entries_are_not_what_its_movements_come_to_is_not_closed(
         manual(engine, organization, 700, "2026-03-10T10:00")
     settle(engine)
     tamper(engine, f"UPDATE ledger_entry SET fees = 701, net = 701 WHERE organization_id = {bad}")
-    with pytest.raises(InputError, match=r"check honest is red for 2026-03: bad EUR posted 701, recomputed 700.$"):
+    with pytest.raises(TicketflowError, match=r"check honest is red for 2026-03: bad EUR posted 701, recomputed 700.$"):
         close(engine, MARCH)
     assert state_of(engine, MARCH) == "SETTLED"
     assert balances(engine) == []
@@ -282,7 +284,7 @@ def test_what_turns_out_to_be_wrong_once_nothing_can_change_gives_the_month_back
             connection.exec_driver_sql("SET LOCAL session_replication_role = replica")
             connection.exec_driver_sql("UPDATE ledger_entry SET fees = 701, net = 701")
 
-    with pytest.raises(InputError, match=r"check honest is red for 2026-03: bad EUR posted 701, recomputed 700.$"):
+    with pytest.raises(TicketflowError, match=r"check honest is red for 2026-03: bad EUR posted 701, recomputed 700.$"):
         close(engine, MARCH)
     assert state_of(engine, MARCH) == "SETTLED"
     event.remove(engine, "after_cursor_execute", tamper_late)
@@ -303,7 +305,7 @@ def test_a_month_of_which_there_are_balances_is_never_given_back(engine: Engine)
     back = "UPDATE settlement_period SET state = 'SETTLED' WHERE month = '2026-03-01'"
     assert "month 2026-03 has balances: its closing can only be finished" in refusal(engine, back)
     tamper(engine, "UPDATE ledger_entry SET fees = 701, net = 701 WHERE month = '2026-03-01'")
-    with pytest.raises(InputError, match=r"check honest is red"):
+    with pytest.raises(TicketflowError, match=r"check honest is red"):
         close(engine, MARCH)
     assert state_of(engine, MARCH) == "CLOSING"
 
@@ -331,7 +333,7 @@ def test_nothing_is_built_on_books_that_were_tampered_with(engine: Engine, damag
     settle_and_close(engine, JANUARY)
     settle(engine, FEBRUARY)
     tamper(engine, damage)
-    with pytest.raises(InputError, match=f"^2026-02 is not closed, because .*{sentence}"):
+    with pytest.raises(TicketflowError, match=f"^2026-02 is not closed, because .*{sentence}"):
         close(engine, FEBRUARY)
     assert state_of(engine, FEBRUARY) == "SETTLED"
 

@@ -43,7 +43,7 @@ from ticketflow_orch.closing.currency_replacement import Replaced, preview_repla
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.monitoring.obstacles import read_obstacles
@@ -353,7 +353,7 @@ def test_what_was_converted_into_another_currency_is_converted_anew_only_when_th
     replace(engine, new="USD", rate="0.6")
     for new in ("EUR", "BGN"):
         with pytest.raises(
-            InputError, match=r"'theatre' is not converted: what it was owed in BGN became USD in 2026-01"
+            TicketflowError, match=r"'theatre' is not converted: what it was owed in BGN became USD in 2026-01"
         ):
             replace(engine, new=new)
     assert conversions(engine) == [(theatre, "BGN", -2_640), (theatre, "USD", 4_400)]
@@ -375,11 +375,11 @@ def test_a_decision_is_taken_back_while_its_month_is_not_settled(engine: Engine)
     carry_bgn(engine)
     assert replace(engine, from_month="2026-03").decided == 1
     back = {"new": "BGN", "rate": "1"}
-    with pytest.raises(InputError, match="BGN is the currency in 2025-12 already"):
+    with pytest.raises(TicketflowError, match="BGN is the currency in 2025-12 already"):
         replace(engine, **back)
     execute(engine, "UPDATE currency SET last_day = NULL WHERE code = 'BGN'")
     assert replace(engine, from_month="2026-03", **back).decided == 1
-    with pytest.raises(InputError, match="BGN is the currency in 2026-02 already"):
+    with pytest.raises(TicketflowError, match="BGN is the currency in 2026-02 already"):
         replace(engine, from_month="2026-03", **back)
     settle_and_close(engine, JANUARY, FEBRUARY, MARCH)
     assert {currency for (currency,) in rows(engine, "SELECT currency FROM ledger_entry")} == {"BGN"}
@@ -427,7 +427,7 @@ def test_of_several_organizations_only_those_that_cannot_be_converted_are_left_o
 
 @pytest.mark.parametrize("rate", ["0", "0.000", "-1", "inf", "nan", "1e3", "1,95583", "", " 2", "١", "9" * 19])
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
-    with pytest.raises(InputError, match=r"is no rate; write how many of the old currency are one of the new one"):
+    with pytest.raises(TicketflowError, match=r"is no rate; write how many of the old currency are one of the new one"):
         Terms.parse("2026-01", "EUR", rate)
 
 
@@ -462,7 +462,7 @@ def test_what_cannot_be_replaced_is_one_sentence_and_nothing_is_written(
     add_payout(engine, paid, DECEMBER, "REQUESTED", "BGN")
     add_opening_balance(engine, add_theatre(engine, external_ref="huge"), 2**62, "BGN")
     rate = {"rate": "0.1"} if asked.get("organization") == "huge" else {}
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(TicketflowError, match=sentence):
         replace(engine, **asked | rate)
     assert (conversions(engine), rows(engine, "SELECT * FROM organization_currency")) == ([], [])
 
@@ -471,7 +471,7 @@ def test_a_month_that_is_being_settled_keeps_its_currency(engine: Engine) -> Non
     add_theatre(engine)
     begin_pass(engine, "2026-02-01")
     with pytest.raises(
-        InputError, match=r"2026-02 is being settled, so its currency stays.* can be in force is 2026-03"
+        TicketflowError, match=r"2026-02 is being settled, so its currency stays.* can be in force is 2026-03"
     ):
         replace(engine)
     assert replace(engine, from_month="2026-03").decided == 1
@@ -481,7 +481,7 @@ def test_a_month_that_is_being_closed_converts_nothing(engine: Engine) -> None:
     carry_bgn(engine)
     settle(engine, JANUARY)
     execute(engine, "UPDATE settlement_period SET state = 'CLOSING' WHERE month = '2026-01-01'")
-    with pytest.raises(InputError, match="2026-01 is being closed; try again when it is"):
+    with pytest.raises(TicketflowError, match="2026-01 is being closed; try again when it is"):
         replace(engine, from_month="2026-02")
 
 
@@ -496,7 +496,7 @@ def test_nothing_is_converted_in_a_month_that_is_settled_elsewhere(engine: Engin
 def test_nothing_is_converted_for_whom_the_month_is_settled_elsewhere(engine: Engine) -> None:
     theatre = carry_bgn(engine)
     pay_from(engine, Month(2026, 3), theatre)
-    with pytest.raises(InputError, match="it is paid from 2026-03 on, and what is dated before counts as settled"):
+    with pytest.raises(TicketflowError, match="it is paid from 2026-03 on, and what is dated before counts as settled"):
         replace(engine)
     assert conversions(engine) == []
 

@@ -30,7 +30,7 @@ from tests.support.sessions import PATIENCE, becomes, two_sessions
 from tests.support.sql_statements import LEDGER_ROW, execute, insertion
 from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.closing.periods import begin
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.settlement import IncompleteSettlementError
 from ticketflow_orch.settlement.passes import begin_or_join
@@ -45,7 +45,7 @@ WRITE = """
 """
 
 
-class Killed(Exception):  # noqa: N818 - what happens, not what is wrong
+class Killed(Exception):
     """The process is gone."""
 
 
@@ -231,7 +231,7 @@ def test_a_pass_that_begins_while_its_month_begins_to_be_closed_is_refused_or_in
             settling.result(PATIENCE)
     execute(engine, "UPDATE settlement_period SET state = 'SETTLED' WHERE month = '2026-03-01'")
     begin_or_join(engine, MARCH)
-    with pytest.raises(InputError, match="2026-03 is being settled by its pass 2"):
+    with pytest.raises(TicketflowError, match="2026-03 is being settled by its pass 2"):
         begin(engine, MARCH, NOW, FIRST)
 
 
@@ -242,7 +242,7 @@ def test_a_month_before_the_books_cannot_begin_while_they_begin(engine: Engine) 
         closing = threads.submit(close, engine, FEBRUARY)
         assert becomes(lambda: waits(engine), unless=closing.done)
         settler.commit()
-        with pytest.raises(InputError, match="2026-01 is OPEN, and months are closed in order"):
+        with pytest.raises(TicketflowError, match="2026-01 is OPEN, and months are closed in order"):
             closing.result(PATIENCE)
 
 

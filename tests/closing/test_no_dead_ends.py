@@ -34,7 +34,7 @@ from tests.support.sql_statements import execute
 from tests.support.unattended import Schedules, doomed
 from ticketflow_orch.closing import IncompleteClosingError, periods
 from ticketflow_orch.closing.balances import BalanceWriter
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import import_folder, undo_import
 from ticketflow_orch.importing.staging import Progress
 from ticketflow_orch.monitoring.health import problems
@@ -259,7 +259,9 @@ def test_an_import_that_a_pass_has_read_stays_although_it_came_to_nothing(
     import_rows(engine, tmp_path / "capture", money_movements=[capture])
     last = import_rows(engine, tmp_path / "void", money_movements=[void])
     assert settle(engine, FEBRUARY).rows_adjusted == 0
-    with pytest.raises(InputError, match="cannot be undone: month 2026-01 of organization 'hall' is settled with it"):
+    with pytest.raises(
+        TicketflowError, match="cannot be undone: month 2026-01 of organization 'hall' is settled with it"
+    ):
         undo_import(engine, last)
     unattended("2026-03-02")
     assert all_is_well(engine)
@@ -444,7 +446,7 @@ def test_a_host_whose_clock_is_a_month_ahead_settles_no_month_that_is_not_over(e
     today = datetime.now(UTC)
     add_movement(engine, add_organization(engine), 100_000, today.isoformat())
     month = Month(today.year, today.month)
-    with pytest.raises(InputError, match=f"{month} is not over in Europe/Madrid before "):
+    with pytest.raises(TicketflowError, match=f"{month} is not over in Europe/Madrid before "):
         settle(engine, month, now=today + timedelta(days=40))
     assert states(engine) == {}
 

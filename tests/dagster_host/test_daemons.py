@@ -21,7 +21,7 @@ from ticketflow_orch.cli.diagnosis import State, daemon
 from ticketflow_orch.dagster_host import daemons
 from ticketflow_orch.dagster_host.daemons import leave_mark, two_daemons, working_daemons
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.databases import Databases, resolve
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.local.process_identity import ProcessIdentity
@@ -113,7 +113,9 @@ def test_a_daemon_that_has_ended_is_not_counted(storage: Engine, process: Proces
 
 def test_ui_refuses_to_start_a_second_daemon_beside_one_that_lives(storage: Engine, databases: Databases) -> None:
     mark(storage, "living", HERE, began=300, ended=20)
-    with pytest.raises(InputError, match=rf"already, process {os.getpid()} on .*, and two would start every schedule"):
+    with pytest.raises(
+        TicketflowError, match=rf"already, process {os.getpid()} on .*, and two would start every schedule"
+    ):
         ui._refuse_second_daemon(databases)
 
 
@@ -122,7 +124,7 @@ def test_ui_refuses_where_the_daemon_of_another_host_shows_that_it_still_works(
 ) -> None:
     mark(storage, "foreign", ELSEWHERE, began=300, ended=20)
     monkeypatch.setattr(ui.time, "sleep", lambda _: mark(storage, "foreign", ELSEWHERE))
-    with pytest.raises(InputError, match="on elsewhere, and two would start every schedule twice"):
+    with pytest.raises(TicketflowError, match="on elsewhere, and two would start every schedule twice"):
         ui._refuse_second_daemon(databases)
 
 

@@ -21,7 +21,7 @@ from ticketflow_orch.dagster_host.instance import POOLS, running, storage_is_cur
 from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.definitions import build_definitions
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
 
@@ -166,7 +166,7 @@ def test_a_storage_that_is_ahead_is_refused(instance: DagsterInstance, storage: 
     run_sql(storage, "UPDATE alembic_version SET version_num = 'of next year'")
 
     with (
-        pytest.raises(InputError, match="Dagster's storage is ahead of the installed Dagster"),
+        pytest.raises(TicketflowError, match="Dagster's storage is ahead of the installed Dagster"),
         running(read_settings(), asked=MIGRATING),
     ):
         pass
@@ -180,7 +180,7 @@ def test_a_bootstrap_that_hangs_is_named_instead_of_waited_for(
     with engine.begin() as connection:
         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(6240173)")
         with (
-            pytest.raises(InputError, match="Another bootstrap has worked on this database"),
+            pytest.raises(TicketflowError, match="Another bootstrap has worked on this database"),
             running(read_settings(), asked=MIGRATING),
         ):
             pass

@@ -19,7 +19,7 @@ from tests.support.rows import add_movement, add_organization
 from tests.support.sessions import two_sessions
 from ticketflow_orch.db.engine import SessionLimits, SwallowedError, connect_engine, parse_url, transaction
 from ticketflow_orch.db.errors import database_fault
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 
 SECRET = "hunter2"
@@ -194,7 +194,7 @@ def test_any_postgres_url_is_taken_and_reached_with_psycopg_3(url: URL, scheme: 
     ],
 )
 def test_a_bad_url_is_refused_in_one_sentence_that_does_not_repeat_it(text_: str, sentence: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         parse_url(text_, "SOME_VARIABLE")
     said = str(caught.value)
     assert said.startswith(f"SOME_VARIABLE {sentence}")

@@ -19,7 +19,7 @@ from tests.support.sessions import PATIENCE, Session, becomes, two_sessions
 from tests.support.sql_statements import LEDGER_ROW, execute, insertion, refusal
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.migrations import ledger_key
 from ticketflow_orch.migrations.online import build_index, index_state, with_short_lock
@@ -190,7 +190,9 @@ def test_duplicates_leave_an_index_that_enforces_nothing_and_the_repeat_numbers_
         ledger_key.number_rows(connection)
         execute(old, duplicate)
         execute(old, duplicate)
-        with pytest.raises(InputError, match=r"ledger_entry_key is not unique \(Key .*88888.* is duplicated.\); run"):
+        with pytest.raises(
+            TicketflowError, match=r"ledger_entry_key is not unique \(Key .*88888.* is duplicated.\); run"
+        ):
             build_index(connection, ledger_key.INDEX, "ledger_entry", ledger_key.KEY, unique=True)
         assert index_state(connection, ledger_key.INDEX) == (False, False)
     execute(old, duplicate)
@@ -220,7 +222,7 @@ def test_a_late_end_leaves_an_index_that_enforces_but_does_not_count_and_the_rep
                 with pytest.raises(OperationalError, match="canceling statement due to user request"):
                     building.result(PATIENCE)
             else:
-                with pytest.raises(InputError, match=rf"waited in vain .* of process {analyst.pid} \(pytest\)"):
+                with pytest.raises(TicketflowError, match=rf"waited in vain .* of process {analyst.pid} \(pytest\)"):
                     building.result(PATIENCE)
         assert index_state(connection, ledger_key.INDEX) == (False, True)
     impatient.dispose()
@@ -240,7 +242,7 @@ def test_a_long_reader_holds_up_the_attaching_alone_and_the_repeat_attaches(old:
         with two_sessions(old) as (analyst, _), Load(old_url) as load:
             analyst.run("SELECT count(*) FROM ledger_entry")
             with pytest.raises(
-                InputError, match=rf"in use by .*process {analyst.pid} \(pytest\).* through 2 tries of 1.5 s"
+                TicketflowError, match=rf"in use by .*process {analyst.pid} \(pytest\).* through 2 tries of 1.5 s"
             ):
                 ledger_key.attach_key(connection, attempts=2, pause=0.1)
             load.goes_on()
@@ -329,7 +331,7 @@ def test_an_autovacuum_in_the_way_is_sent_away(scratch: Path) -> None:
             ledger_key.learn_sequence(connection)
             ledger_key.number_rows(connection)
             assert becomes(lambda: scalar(engine, vacuuming) > 0, patience=60)
-            with pytest.raises(InputError, match=r"in use by process \d+ \(autovacuum worker\)"):
+            with pytest.raises(TicketflowError, match=r"in use by process \d+ \(autovacuum worker\)"):
                 with_short_lock(connection, add_column, table="ledger_entry", timeout=0.5, attempts=1)
             with_short_lock(connection, add_column, table="ledger_entry", attempts=5)
     finally:

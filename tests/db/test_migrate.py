@@ -22,7 +22,7 @@ from tests.support.sql_statements import execute
 from ticketflow_orch.db import migrate as migrating
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.migrate import migrate, require_current_schema
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 
 HEAD = "0028"
@@ -73,7 +73,7 @@ def test_the_revisions_come_in_the_order_of_their_files() -> None:
 
 
 def test_an_empty_database_is_behind_until_it_is_migrated(empty: Engine, empty_url: URL) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         require_current_schema(empty)
     sentence = f"The database's schema is behind this code (empty < {HEAD}); run `ticketflow migrate`."
     assert str(caught.value) == sentence
@@ -86,16 +86,18 @@ def test_a_schema_that_is_behind_names_both_revisions(empty: Engine, empty_url: 
     for reached in ("0001", "0002"):
         assert migrate(empty_url, reached)
         assert revision(empty) == reached
-        with pytest.raises(InputError, match=rf"behind this code \({reached} < {HEAD}\); run `ticketflow migrate`"):
+        with pytest.raises(
+            TicketflowError, match=rf"behind this code \({reached} < {HEAD}\); run `ticketflow migrate`"
+        ):
             require_current_schema(empty)
 
 
 def test_a_schema_that_is_ahead_is_neither_used_nor_touched(engine: Engine, url: URL) -> None:
     execute(engine, "UPDATE alembic_version SET version_num = '9999'")
     sentence = r"ahead of this code \(revision 9999 is unknown here\); upgrade ticketflow-orch"
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(TicketflowError, match=sentence):
         require_current_schema(engine)
-    with pytest.raises(InputError, match=sentence):
+    with pytest.raises(TicketflowError, match=sentence):
         migrate(url)
     assert revision(engine) == "9999"
 
@@ -147,7 +149,9 @@ def test_a_value_that_somebody_keeps_from_being_moved_is_named_and_the_migration
     held = add_reservation(empty, add_event(empty, add_organization(empty)))
     execute(empty, "UPDATE reservation SET expires_at = 'infinity'")
     refuse(empty, "reservation", "true", "holds are never changed")
-    with pytest.raises(InputError, match=rf"Row {held} of table reservation has a value .*holds are never changed"):
+    with pytest.raises(
+        TicketflowError, match=rf"Row {held} of table reservation has a value .*holds are never changed"
+    ):
         migrate(empty_url)
     execute(empty, "DROP TRIGGER refuse ON reservation")
     assert migrate(empty_url)
@@ -161,7 +165,9 @@ def test_a_second_migration_does_not_wait_for_ever(
         stuck.run(f"SELECT pg_advisory_xact_lock({migrating._TURN})")
         limits = SessionLimits(statement_timeout=0, lock_timeout=0.2, idle_in_transaction_timeout=0)
         monkeypatch.setattr(migrating, "_LIMITS", limits)
-        with pytest.raises(InputError, match=r"Another `ticketflow migrate` has worked on this database for 0\.2 s"):
+        with pytest.raises(
+            TicketflowError, match=r"Another `ticketflow migrate` has worked on this database for 0\.2 s"
+        ):
             migrate(empty_url)
     finally:
         stuck.close()

@@ -9,7 +9,7 @@ from tests.settlement.test_settlement import MARCH, ledger, settle
 from tests.support.rows import add_movement, add_organization
 from tests.support.sessions import two_sessions
 from tests.support.sql_statements import execute
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.settlement.late_movements import next_movement_id
 
 pytestmark = pytest.mark.every_server
@@ -64,7 +64,7 @@ def test_a_sequence_that_was_set_back_settles_nothing_and_says_so(engine: Engine
         add_movement(engine, organization, 1_000, "2026-03-10T10:00")
     settle(engine)
     execute(engine, "SELECT setval('money_movement_id_seq', 1)")
-    with pytest.raises(InputError, match=r"money_movement_id_seq gives 2, while movements go up to 5 and .* to 7"):
+    with pytest.raises(TicketflowError, match=r"money_movement_id_seq gives 2, while movements go up to 5 and .* to 7"):
         settle(engine, full=True)
     assert ledger(engine, "month", "sequence", "captures") == [(MARCH.first_day, 0, 5_000)]
     execute(engine, "SELECT setval('money_movement_id_seq', 7)")

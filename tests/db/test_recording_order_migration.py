@@ -40,7 +40,7 @@ from ticketflow_orch.auditing import Asked, examine
 from ticketflow_orch.closing.checks import closed_months, missing_balances
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.migrations import ledger_key, recording_order
 from ticketflow_orch.migrations.online import with_short_lock
@@ -336,7 +336,9 @@ def test_a_writer_that_holds_movements_holds_up_the_switch_alone_and_loses_nothi
         writer.run(RECORD)
         with steps(old) as connection:
             with_short_lock(connection, recording_order._ADD_COLUMNS, table="settlement_pass")
-            with pytest.raises(InputError, match=rf"money_movement stayed in use by .*process {writer.pid} \(pytest\)"):
+            with pytest.raises(
+                TicketflowError, match=rf"money_movement stayed in use by .*process {writer.pid} \(pytest\)"
+            ):
                 with_short_lock(connection, recording_order._DRAWN_IDS, table="money_movement", attempts=2, pause=0.1)
         with ThreadPoolExecutor(1) as pool:
             migrating = pool.submit(migrate, old_url)

@@ -26,7 +26,7 @@ from ticketflow_orch.closing.currency_replacement import replace_currency
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.installation.deciding import change
 from ticketflow_orch.jobs.claims import sweep
 from ticketflow_orch.jobs.firings import Firing
@@ -212,7 +212,7 @@ def test_the_role_of_runs_delivers_and_decides_about_events(engine: Engine, rest
 
 def test_the_role_of_runs_replaces_no_currency(engine: Engine, restricted: Engine) -> None:
     add_organization(engine, external_ref="theatre", currency="BGN")
-    with pytest.raises(InputError, match="This database role may not replace a currency"):
+    with pytest.raises(TicketflowError, match="This database role may not replace a currency"):
         replace_currency(restricted, Whose("theatre"), Terms.parse("2026-03", "EUR", "1.95583"), "ana")
 
 
@@ -465,7 +465,7 @@ def test_the_owner_rewrites_no_money_by_mistake(engine: Engine, statement: str, 
 def test_the_role_of_runs_reads_what_is_decided_and_is_told_who_may_change_it(restricted: Engine) -> None:
     with restricted.connect() as connection:
         assert read_installation(connection).auto_close
-    with pytest.raises(InputError, match="name the owner of the schema"):
+    with pytest.raises(TicketflowError, match="name the owner of the schema"):
         change(restricted, "auto_close", "false", "ana")
 
 

@@ -16,7 +16,7 @@ from tests.support.folders import counts
 from tests.support.rows import add_organization
 from ticketflow_orch.demo_data import demo_batches, load_demo, require_no_others
 from ticketflow_orch.demo_data.world import PLACES
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import undo_import
 from ticketflow_orch.importing.format import KINDS
 from ticketflow_orch.local.postgres import EmbeddedServer
@@ -69,13 +69,13 @@ def test_a_database_with_other_organizations_is_none_for_a_demo(engine: Engine) 
     load_demo(engine, LAST, 1, 10)
     require_no_others(engine)
     add_organization(engine, external_ref="teatro")
-    with pytest.raises(InputError, match="'teatro' in this database is none of its organizations"):
+    with pytest.raises(TicketflowError, match="'teatro' in this database is none of its organizations"):
         require_no_others(engine)
 
 
 @pytest.mark.parametrize("sizes", [{"months": 0}, {"organizations": 0}])
 def test_sizes_that_are_not_positive_are_refused(engine: Engine, sizes: dict[str, int]) -> None:
-    with pytest.raises(InputError, match=r"at least 1 of its (months|organizations), not 0"):
+    with pytest.raises(TicketflowError, match=r"at least 1 of its (months|organizations), not 0"):
         load_demo(engine, LAST, **sizes)
 
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.rows import instant
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month, Window, known_zones, last_zone_to_finish, months_between, zone
 
 MICROSECOND = timedelta(microseconds=1)
@@ -164,7 +164,7 @@ def test_a_key_is_read_as_it_is_written(key: str) -> None:
     ],
 )  # fmt: skip
 def test_anything_else_is_refused_in_one_sentence(key: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         Month.parse(key)
     assert str(caught.value) == f"{key!r} is not a month; write it as YYYY-MM, for example 2026-03."
 
@@ -173,7 +173,7 @@ def test_anything_else_is_refused_in_one_sentence(key: str) -> None:
 def test_a_key_that_is_taken_is_written_the_same_again(key: str) -> None:
     try:
         month = Month.parse(key)
-    except InputError:
+    except TicketflowError:
         return
     assert str(month) == key
 
@@ -182,7 +182,7 @@ def test_a_key_that_is_taken_is_written_the_same_again(key: str) -> None:
     "name", ["", "Madrid", "europe/madrid", "CEST", "+01:00", "../Europe/Madrid", "Europe", "localtime"]
 )
 def test_an_unknown_zone_is_an_error(name: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         Month(2026, 3).window(name)
     assert repr(name) in str(caught.value)
     assert "use an IANA name" in str(caught.value)

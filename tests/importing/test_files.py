@@ -16,7 +16,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL
 
 from tests.support.folders import column, counts, csv_text, stored, story, write_folder
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import Counts, ImportRefused, import_folder, undo_import
 from ticketflow_orch.months import Month
 
@@ -74,7 +74,7 @@ def test_parquet_rows_are_numbered_from_one(engine: Engine, tmp_path: Path) -> N
     rows = [story()["organizations"][0] | {"external_ref": f"o{number}"} for number in range(20_000)]
     rows[17_000]["timezone"] = "nowhere"
     write_folder(tmp_path, {"organizations": rows}, ".parquet")
-    with pytest.raises(InputError, match=r"organizations\.parquet, line 17001, timezone: 'nowhere'"):
+    with pytest.raises(TicketflowError, match=r"organizations\.parquet, line 17001, timezone: 'nowhere'"):
         import_folder(engine, tmp_path, FIRST)
 
 
@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(
     engine: Engine, tmp_path: Path, spoil: Callable[[Path], Any], sentence: str
 ) -> None:
     spoil(write_folder(tmp_path, story()))
-    with pytest.raises(InputError, match=sentence) as caught:
+    with pytest.raises(TicketflowError, match=sentence) as caught:
         import_folder(engine, tmp_path, FIRST)
     assert "organizations" in str(caught.value)
     assert counts(engine) == EMPTY
@@ -220,13 +220,13 @@ def test_a_parquet_column_of_a_wrong_type_is_refused_by_name(
     write_folder(tmp_path, story() | {"money_movements": []})
     table = pa.table({**{name: [row[name] or None for row in rows] for name in rows[0]}, "amount": amounts})
     pq.write_table(table, tmp_path / "money_movements.parquet")
-    with pytest.raises(InputError, match=rf"money_movements\.parquet holds the column {sentence}"):
+    with pytest.raises(TicketflowError, match=rf"money_movements\.parquet holds the column {sentence}"):
         import_folder(engine, tmp_path, FIRST)
 
 
 def test_a_folder_that_is_not_there_or_holds_nothing_to_import_is_refused(engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"There is no folder .*nowhere"):
+    with pytest.raises(TicketflowError, match=r"There is no folder .*nowhere"):
         import_folder(engine, tmp_path / "nowhere", FIRST)
     (tmp_path / "organization.csv").touch()
-    with pytest.raises(InputError, match="holds nothing to import"):
+    with pytest.raises(TicketflowError, match="holds nothing to import"):
         import_folder(engine, tmp_path, FIRST)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from tests.support.folders import Story, column, counts, story, write_folder
 from tests.support.rows import add_organization, instant
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import Counts, ImportResult, import_folder
 from ticketflow_orch.months import Month
 
@@ -80,7 +80,7 @@ def test_only_what_is_new_is_brought(engine: Engine, tmp_path: Path) -> None:
 def test_one_bad_row_in_the_last_file_keeps_everything_out(engine: Engine, tmp_path: Path) -> None:
     told = story()
     told["money_movements"][6]["amount"] = "0"
-    with pytest.raises(InputError, match="1 problem"):
+    with pytest.raises(TicketflowError, match="1 problem"):
         import_folder(engine, write_folder(tmp_path, told), FIRST)
     assert counts(engine) == EMPTY
 
@@ -100,7 +100,7 @@ def test_an_import_that_waits_too_long_for_another_gives_up_with_a_sentence(
     impatient = connect_engine(url, "impatient", limits=SessionLimits(lock_timeout=0.1))
     with engine.begin() as other:
         other.execute(text("LOCK TABLE data_import IN SHARE ROW EXCLUSIVE MODE"))
-        with pytest.raises(InputError, match="another import, held on to what this one needs"):
+        with pytest.raises(TicketflowError, match="another import, held on to what this one needs"):
             import_folder(impatient, write_folder(tmp_path, story()), FIRST)
     impatient.dispose()
     assert counts(engine) == EMPTY

@@ -12,7 +12,7 @@ from tests.support.books import FIRST, JANUARY, balances, close, settle_and_clos
 from tests.support.folders import Rows, column, story, write_folder
 from tests.support.rows import add_organization
 from tests.support.sessions import two_sessions
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import Counts, ImportRefused, ImportResult, import_folder, undo_import
 
 DEBT = {"organization_ref": "o1", "currency": "EUR", "amount": "-700"}
@@ -103,7 +103,7 @@ def test_an_undo_takes_opening_balances_back_until_a_balance_opens_with_them(
     assert second is not None
     settle(engine, JANUARY)
     close(engine, JANUARY)
-    with pytest.raises(InputError, match=r"the books of 2026-01 open with what it brought for organization 'o1'"):
+    with pytest.raises(TicketflowError, match=r"the books of 2026-01 open with what it brought for organization 'o1'"):
         undo_import(engine, second)
     assert column(engine, "SELECT amount FROM opening_balance") == [-700]
 
@@ -116,7 +116,7 @@ def test_an_organization_with_an_opening_balance_from_elsewhere_is_not_taken_bac
     for kind in story():
         (tmp_path / f"{kind}.csv").unlink()
     bring(engine, tmp_path, [DEBT])
-    with pytest.raises(InputError, match=r"a later opening_balance depends on one of its rows in organization"):
+    with pytest.raises(TicketflowError, match=r"a later opening_balance depends on one of its rows in organization"):
         undo_import(engine, import_id)
 
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.support.folders import Story, column, counts, story, write_folder
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import Counts, ImportRefused, ImportResult, ProblemCount, import_folder
 from ticketflow_orch.months import Month
 
@@ -88,9 +88,9 @@ def test_a_file_of_problems_that_cannot_be_written_is_refused_before_anything_is
     engine: Engine, tmp_path: Path
 ) -> None:
     folder = write_folder(tmp_path, story())
-    with pytest.raises(InputError, match=r"cannot be written \(No such file or directory\); name another one"):
+    with pytest.raises(TicketflowError, match=r"cannot be written \(No such file or directory\); name another one"):
         import_folder(engine, folder, FIRST, problems=tmp_path / "nowhere" / "problems.csv")
-    with pytest.raises(InputError, match="is a folder; name a file"):
+    with pytest.raises(TicketflowError, match="is a folder; name a file"):
         import_folder(engine, folder, FIRST, problems=tmp_path)
     assert counts(engine) == EMPTY
 
@@ -100,10 +100,10 @@ def test_problems_take_the_place_of_no_file_of_the_import_and_of_no_device(engin
     events = folder / "events.csv"
     before = events.read_bytes()
     for file in (events, tmp_path / "in" / ".." / "in" / "events.csv"):
-        with pytest.raises(InputError, match="is a file of the import; name another one for the problems"):
+        with pytest.raises(TicketflowError, match="is a file of the import; name another one for the problems"):
             import_folder(engine, folder, FIRST, problems=file)
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="is no ordinary file; name one"):
+    with pytest.raises(TicketflowError, match="is no ordinary file; name one"):
         import_folder(engine, folder, FIRST, problems=tmp_path / "pipe")
     assert (events.read_bytes(), counts(engine)) == (before, EMPTY)
     link = tmp_path / "link.csv"
@@ -212,13 +212,13 @@ def test_a_few_kilobytes_that_unpack_to_gigabytes_take_no_memory(tmp_path: Path)
     (folder / "organizations.csv").unlink()
     program = f"""
 import pathlib, resource
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing.files import read_files
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     for batch in read_files({{"organizations": pathlib.Path({str(packed)!r})}}):
         list(batch.rows)
-except InputError as error:
+except TicketflowError as error:
     print(error)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 from tests.support.copies import shared_database
 from tests.support.folders import Story, counts, story, write_folder
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import ImportRefused, import_folder
 from ticketflow_orch.importing.format import KINDS
 from ticketflow_orch.local.postgres import EmbeddedServer
@@ -395,6 +395,6 @@ def test_a_row_that_somebody_else_inserts_after_the_import_has_looked_is_one_sen
         if step == "checking money_movements":
             add_organization(engine, external_ref="o1")
 
-    with pytest.raises(InputError, match="Another session changed the same rows"):
+    with pytest.raises(TicketflowError, match="Another session changed the same rows"):
         import_folder(engine, folder, FIRST, overtake)
     assert counts(engine) == {"organization": 1, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 0}

@@ -16,7 +16,7 @@ from tests.support.folders import Story, counts, stored, story, write_folder
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void
 from tests.support.sql_statements import begin_month, post
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import Counts, UndoResult, import_folder, undo_import
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.passes import IncompleteSettlementError, begin_or_join, plan, wait_for_writers
@@ -57,11 +57,11 @@ def test_only_what_the_import_brought_goes(engine: Engine, tmp_path: Path) -> No
 
 
 def test_an_import_that_is_not_there_or_undone_already_is_refused(engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="There is no import 7"):
+    with pytest.raises(TicketflowError, match="There is no import 7"):
         undo_import(engine, 7)
     import_id = brought(engine, tmp_path)
     undo_import(engine, import_id)
-    with pytest.raises(InputError, match=rf"Import {import_id} was undone at 20\d\d-.* already"):
+    with pytest.raises(TicketflowError, match=rf"Import {import_id} was undone at 20\d\d-.* already"):
         undo_import(engine, import_id)
 
 
@@ -72,7 +72,7 @@ def test_an_import_of_which_something_is_settled_stays(engine: Engine, tmp_path:
     begin_month(engine, "2026-04-01")
     post(engine, organization_id=str(id_of(engine, "organization", "o1")), month="'2026-04-01'")
     before = counts(engine)
-    with pytest.raises(InputError, match="month 2026-03 of organization 'o2' is settled with it"):
+    with pytest.raises(TicketflowError, match="month 2026-03 of organization 'o2' is settled with it"):
         undo_import(engine, import_id)
     assert counts(engine) == before
 
@@ -84,7 +84,7 @@ def test_movements_that_a_settlement_has_read_stay_though_their_organization_was
     told = {"money_movements": story()["money_movements"][5:]}
     import_id = brought(engine, tmp_path, told)
     settle(engine, Month(2026, 5))
-    with pytest.raises(InputError, match="month 2026-05 of organization 'o1'"):
+    with pytest.raises(TicketflowError, match="month 2026-05 of organization 'o1'"):
         undo_import(engine, import_id)
 
 
@@ -98,7 +98,7 @@ def test_what_a_pass_has_read_as_nothing_stays_too(engine: Engine, tmp_path: Pat
     for movement in movements:
         add_void(engine, movement)
     assert settle(engine, Month(2026, 5)).changed_nothing
-    with pytest.raises(InputError, match="is settled with it; correct it by further movements"):
+    with pytest.raises(TicketflowError, match="is settled with it; correct it by further movements"):
         undo_import(engine, sale)
 
 
@@ -113,7 +113,7 @@ def test_nothing_is_taken_back_while_a_run_settles_a_month(engine: Engine, tmp_p
     plan(engine, begin_or_join(engine, Month(2026, 3))[0], 20_000)
     with engine.connect() as worker:
         worker.execute(text("SELECT FROM settlement_chunk FOR UPDATE"))
-        with pytest.raises(InputError, match="cannot be undone while month 2026-03 is being settled"):
+        with pytest.raises(TicketflowError, match="cannot be undone while month 2026-03 is being settled"):
             undo_import(engine, import_id)
     assert counts(engine)["money_movement"] == 7
 
@@ -183,7 +183,7 @@ def test_an_import_that_later_rows_depend_on_stays(
     import_id = brought(engine, tmp_path)
     build_on(engine)
     before = counts(engine)
-    with pytest.raises(InputError, match=f"a later {table} depends on one of its rows in {parent}"):
+    with pytest.raises(TicketflowError, match=f"a later {table} depends on one of its rows in {parent}"):
         undo_import(engine, import_id)
     assert counts(engine) == before
 
@@ -194,7 +194,7 @@ def test_two_undos_at_once_undo_once(engine: Engine, tmp_path: Path) -> None:
     def attempt(_: int) -> str:
         try:
             return str(undo_import(engine, import_id))
-        except InputError as error:
+        except TicketflowError as error:
             return str(error)
 
     with ThreadPoolExecutor(2) as threads:

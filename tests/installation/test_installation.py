@@ -27,7 +27,7 @@ from ticketflow_orch.cli import diagnosis, health
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import changes, decided, read_installation, require_agreement
 from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.installation.deciding import adopt, change
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
@@ -57,7 +57,7 @@ def refusal(engine: Engine, name: str, value: str) -> str:
     """Why a change is refused; nothing has changed then."""
     with engine.connect() as connection:
         before = read_installation(connection)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         change(engine, name, value, "ana")
     with engine.connect() as connection:
         assert read_installation(connection) == before
@@ -73,7 +73,7 @@ def ahead() -> Settings:
 
 
 def test_nothing_is_decided_until_the_environment_was_taken_over(made: Engine) -> None:
-    with made.connect() as connection, pytest.raises(InputError, match="run `ticketflow migrate`"):
+    with made.connect() as connection, pytest.raises(TicketflowError, match="run `ticketflow migrate`"):
         read_installation(connection)
 
 
@@ -101,7 +101,7 @@ def test_of_two_that_take_over_at_once_one_does(made: Engine) -> None:
 def test_nothing_is_taken_over_that_leaves_behind_what_an_older_version_has_begun(made: Engine) -> None:
     add_movement(made, add_organization(made), 100, "2023-01-10T10:00")
     settle(made, Month(2023, 1))
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         adopt(made, Settings(first_month="2025-01"), "ana")
     assert str(caught.value) == (
         "TICKETFLOW_FIRST_MONTH is 2025-01 here, and 2023-01 has begun to be settled in this database; set it to "
@@ -113,7 +113,7 @@ def test_nothing_is_taken_over_that_leaves_behind_what_an_older_version_has_begu
 def test_nothing_is_taken_over_that_pays_closed_months_unasked(made: Engine) -> None:
     # As an older version left it while payouts were off: due counted as paid.
     close_owing(made, {add_organization(made): 88_000}, JANUARY)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         adopt(made, Settings(first_month="2026-01", payouts_from="2026-01"), "ana")
     assert str(caught.value) == (
         "TICKETFLOW_PAYOUTS_FROM is 2026-01 here, by which closed months pay 880.00 EUR of 1 organization; unset it "
@@ -144,7 +144,7 @@ def test_nothing_is_taken_over_that_pays_closed_months_unasked(made: Engine) -> 
     ],
 )
 def test_each_variable_that_says_otherwise_is_refused(engine: Engine, said: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(TicketflowError) as caught:
         agree(engine, Settings(**said))
     assert sentence in str(caught.value)
 
@@ -155,7 +155,7 @@ def test_a_variable_that_is_not_set_agrees_but_for_what_the_code_location_was_lo
     monkeypatch.delenv("TICKETFLOW_FIRST_MONTH")
     decide(engine, auto_close=False, mail_from=instant("2026-01-01T00:00"))
     agree(engine, Settings())
-    with pytest.raises(InputError, match="TICKETFLOW_FIRST_MONTH is not set here, which means 2025-01, and the"):
+    with pytest.raises(TicketflowError, match="TICKETFLOW_FIRST_MONTH is not set here, which means 2025-01, and the"):
         agree(engine, Settings(), loaded=True)
 
 
@@ -166,7 +166,7 @@ def test_no_run_begins_work_where_its_process_says_otherwise(
     with database.engine("agreeing"):
         pass
     decide(engine, first_month=JANUARY)
-    with pytest.raises(InputError, match="TICKETFLOW_FIRST_MONTH is 2014-10 here"), database.engine("disagreeing"):
+    with pytest.raises(TicketflowError, match="TICKETFLOW_FIRST_MONTH is 2014-10 here"), database.engine("disagreeing"):
         pass
 
 
@@ -262,7 +262,7 @@ def test_a_first_month_that_came_too_late_goes_back_to_the_first_that_is_closed(
 
 
 def test_a_clock_that_is_fixed_ahead_works_on_nothing_but_rehearsals(engine: Engine, made: Engine) -> None:
-    with pytest.raises(InputError, match=r"TICKETFLOW_FIXED_CLOCK is .*, ahead of the database's clock, and this"):
+    with pytest.raises(TicketflowError, match=r"TICKETFLOW_FIXED_CLOCK is .*, ahead of the database's clock, and this"):
         agree(engine, ahead())
     adopt(made, Settings(), "ana", rehearsal=True)
     agree(made, ahead())
@@ -285,16 +285,16 @@ def test_only_a_rehearsal_settles_a_month_before_the_database_has_seen_its_end(e
     month = Month.of_instant(then, "UTC").previous()
     for database in (engine, made):
         add_movement(database, add_organization(database), 100, month.window("UTC").starts_at.isoformat())
-    with pytest.raises(InputError, match=f"{month} is not over"):
+    with pytest.raises(TicketflowError, match=f"{month} is not over"):
         settle(engine, month, now=then)
     assert settle(made, month, now=then).rows_new == 1
 
 
 def test_a_database_is_made_for_rehearsals_or_never_is(engine: Engine, made: Engine) -> None:
-    with pytest.raises(InputError, match="is not made for rehearsals, and becomes none"):
+    with pytest.raises(TicketflowError, match="is not made for rehearsals, and becomes none"):
         adopt(engine, Settings(), "ana", rehearsal=True)
     add_organization(made)
-    with pytest.raises(InputError, match="is not made for rehearsals, and becomes none"):
+    with pytest.raises(TicketflowError, match="is not made for rehearsals, and becomes none"):
         adopt(made, Settings(), "ana", rehearsal=True)
     for database in (engine, made):
         with pytest.raises(DBAPIError, match="is said when it is made"):

@@ -20,7 +20,7 @@ from tests.support.homes import fresh_home, variables_for
 from tests.support.installed import decide
 from ticketflow_orch import cli
 from ticketflow_orch.db.installation import changes, read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.installation.agreed_routes import accept_routes, adopt_routes, agreeing, routes_changed
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox.delivery import Message, Outcome
@@ -133,7 +133,7 @@ def test_a_relay_ends_when_the_database_gets_other_routes(engine: Engine) -> Non
     first = Receiver(accept_others)
     for name in ("a", "b"):
         add(engine, name, "one")
-    with pytest.raises(InputError, match="Nothing is delivered from here"):
+    with pytest.raises(TicketflowError, match="Nothing is delivered from here"):
         run(engine, delivery(first), agreed=agreeing(routes(None)))
     assert states(engine) == {"a": "DELIVERED", "b": "PENDING"}
 
@@ -150,7 +150,7 @@ def test_a_command_with_other_routes_delivers_nothing_and_says_what_is_different
 ) -> None:
     add(paid_elsewhere, "a")
     result = CliRunner().invoke(cli.app, ["outbox", "deliver"])
-    assert isinstance(result.exception, InputError), result.output
+    assert isinstance(result.exception, TicketflowError), result.output
     assert str(result.exception).startswith(
         "Nothing is delivered from here: default goes to file, file outbox.jsonl; remembers for ever; in doubt hold, "
         "and by the database to log, file log.jsonl"

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.errors import in_words
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, InKeyOrder, Taken, Wanted, named
 
 
@@ -150,11 +150,11 @@ def test_what_no_index_or_no_value_of_python_holds_is_a_row_s_own_fault(
         return None, connection.execute(text(statement)).fetchall()
 
     def leave_out(connection: Connection, after: int, error: Exception) -> int:
-        raise InputError(in_words(error))
+        raise InvalidInput(in_words(error))
 
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE endless (name text UNIQUE)"))
-    with pytest.raises(InputError, match=why):
+    with pytest.raises(TicketflowError, match=why):
         list(InKeyOrder(engine, step, leave_out, first=0, size=1).run())
 
 

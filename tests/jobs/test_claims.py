@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.engine import URL
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs.claims import (
     Busy,
     Claim,
@@ -181,7 +181,7 @@ def test_a_claim_that_is_released_by_hand_is_free_and_its_holder_fenced_off(engi
     with pytest.raises(OvertakenError), transaction(engine) as connection:
         finish(connection, held, {})
     assert take(engine).attempt == 3
-    with pytest.raises(InputError, match="is being processed"), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match="is being processed"), transaction(engine) as connection:
         release(connection, JOB, "unknown")
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, text
 
 from tests.support.rows import instant
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs.firings import (
     Firing,
     Outcome,
@@ -102,5 +102,5 @@ def test_a_run_that_no_schedule_asked_for_has_a_window_of_its_own_that_its_retri
 
 
 def test_a_window_that_is_no_instant_is_refused() -> None:
-    with pytest.raises(InputError, match="'noon' is not an instant"):
+    with pytest.raises(TicketflowError, match="'noon' is not an instant"):
         scheduled_firing("x", "run-1", {"ticketflow/scheduled_for": "noon"})

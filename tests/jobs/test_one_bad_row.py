@@ -19,7 +19,7 @@ from tests.support.poison import cure, poison
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
 from ticketflow_orch import clock
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
@@ -134,6 +134,6 @@ def test_an_organization_in_an_unknown_zone_has_no_explanation_and_takes_none_fr
     add_organization(engine, external_ref="olympus", timezone=MARS)
     add_organization(engine, external_ref="madrid")
     with engine.connect() as connection:
-        with pytest.raises(InputError, match="Time zone 'Mars/Olympus' is unknown to tzdata"):
+        with pytest.raises(TicketflowError, match="Time zone 'Mars/Olympus' is unknown to tzdata"):
             explain(connection, "olympus", MARCH)
         assert explain(connection, "madrid", MARCH).movements == ()

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.conftest import run_sql
 from tests.support.homes import fresh_home, variables_for
 from ticketflow_orch.db.engine import TCP, connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local import databases
 from ticketflow_orch.local.databases import ensure_running, fault, resolve, serving
 from ticketflow_orch.local.postgres import EmbeddedServer
@@ -85,20 +85,20 @@ def test_without_variables_the_embedded_server_serves_both_and_resolving_starts_
 def test_one_url_without_the_other_is_refused(scratch: Path, given: str, missing: str) -> None:
     with (
         fresh_home(scratch, **{given: "postgresql://u:p@host/x"}),
-        pytest.raises(InputError, match=rf"{given} is set but {missing} is not"),
+        pytest.raises(TicketflowError, match=rf"{given} is set but {missing} is not"),
     ):
         resolve(read_settings())
 
 
 def test_one_database_for_both_is_refused_whatever_drivers_are_named(scratch: Path) -> None:
-    with pytest.raises(InputError, match="both name database 'x' as 'u' on host:5432") as refusal:
+    with pytest.raises(TicketflowError, match="both name database 'x' as 'u' on host:5432") as refusal:
         external(scratch, f"postgresql://u:{SECRET}@host:5432/x", f"postgresql+psycopg2://v:{SECRET}@host/x")
     assert SECRET not in str(refusal.value)
 
 
 @pytest.mark.parametrize("wrong", [f"{SECRET}", f"mysql://u:{SECRET}@host/x", f"postgresql://u:{SECRET}@host"])
 def test_what_is_no_postgres_url_is_refused_without_repeating_it(scratch: Path, wrong: str) -> None:
-    with pytest.raises(InputError, match="TICKETFLOW_DAGSTER_DATABASE_URL") as refusal:
+    with pytest.raises(TicketflowError, match="TICKETFLOW_DAGSTER_DATABASE_URL") as refusal:
         external(scratch, "postgresql://u:p@host/x", wrong)
     assert SECRET not in str(refusal.value)
 
@@ -160,7 +160,7 @@ def test_a_role_that_may_not_create_a_database_is_told_who_must(
 
     with (
         fresh_home(scratch, **variables_for(url, missing)),
-        pytest.raises(InputError) as refusal,
+        pytest.raises(TicketflowError) as refusal,
         serving(read_settings()),
     ):
         pass
@@ -176,7 +176,7 @@ def test_an_unreachable_server_is_one_sentence_without_the_password(scratch: Pat
 
     with (
         fresh_home(scratch, **variables_for(nowhere, nowhere.set(database="y"))),
-        pytest.raises(InputError) as refusal,
+        pytest.raises(TicketflowError) as refusal,
         serving(read_settings()),
     ):
         pass
@@ -285,6 +285,6 @@ def test_a_killed_server_starts_again_when_the_last_of_its_backends_is_gone(home
 def test_a_server_of_somebody_else_is_not_stopped(scratch: Path, url: URL) -> None:
     with (
         fresh_home(scratch, **variables_for(url, url.set(database="y"))),
-        pytest.raises(InputError, match="names a server of your own"),
+        pytest.raises(TicketflowError, match="names a server of your own"),
     ):
         databases.stop(read_settings())

@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import run_sql
 from tests.support.sessions import becomes
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local import postgres_places, postgres_processes
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.local.processes import socket_folder
@@ -184,7 +184,9 @@ def test_a_lock_in_doubt_is_left_and_what_postgres_says_about_it_is_a_sentence(
 
     for asked in ("name", "cwd", "cmdline"):
         monkeypatch.setattr(psutil.Process, asked, deny)
-    with pytest.raises(InputError, match=r"would not start: lock file \"postmaster.pid\" already exists; .*remove"):
+    with pytest.raises(
+        TicketflowError, match=r"would not start: lock file \"postmaster.pid\" already exists; .*remove"
+    ):
         own.start()
     assert lock.exists()
     lock.unlink()
@@ -202,7 +204,7 @@ def test_a_server_whose_process_is_out_of_sight_is_neither_started_twice_nor_tak
     assert own.is_running()
     assert own.pid() is None
     assert not own.start()
-    with pytest.raises(InputError, match="such as in another container"):
+    with pytest.raises(TicketflowError, match="such as in another container"):
         own.stop()
     lock.write_text(kept)
 
@@ -219,7 +221,7 @@ def test_processes_of_a_killed_server_are_waited_for_where_nobody_may_look_into_
     os.kill(pid, signal.SIGKILL)
     assert becomes(lambda: not own.is_running())
     try:
-        with pytest.raises(InputError, match=rf"still use {own.data}; end them with `kill -9 {checkpointer.pid}`"):
+        with pytest.raises(TicketflowError, match=rf"still use {own.data}; end them with `kill -9 {checkpointer.pid}`"):
             own.start()
         assert (own.data / "postmaster.pid").exists()
     finally:
@@ -261,7 +263,7 @@ def test_what_initdb_says_is_a_sentence(own: EmbeddedServer, programs: Path, cap
     (programs / "initdb").chmod(0o755)
     refusing = EmbeddedServer(own.directory, programs, SMALL)
 
-    with pytest.raises(InputError) as refusal:
+    with pytest.raises(TicketflowError) as refusal:
         refusing.start()
 
     assert str(refusal.value) == (
@@ -316,7 +318,7 @@ def test_what_somebody_put_where_the_socket_is_to_lie_is_refused(scratch: Path, 
     else:
         server.socket_directory.touch()
     try:
-        with pytest.raises(InputError, match=re.escape(str(server.socket_directory))):
+        with pytest.raises(TicketflowError, match=re.escape(str(server.socket_directory))):
             server.start()
         assert elsewhere.stat().st_uid == owner
     finally:
@@ -374,7 +376,7 @@ def test_a_home_that_is_moved_keeps_its_data_and_a_copy_of_it_gets_none_of_it(pr
     moved.start()
     run_sql(moved.url("kept"), "SELECT 1")
     shutil.copytree(private / "second", private / "copy", symlinks=True)
-    with pytest.raises(InputError, match=rf"is that of {private / 'second'}; set TICKETFLOW_HOME"):
+    with pytest.raises(TicketflowError, match=rf"is that of {private / 'second'}; set TICKETFLOW_HOME"):
         EmbeddedServer(private / "copy", parameters=SMALL)._initialize()
     moved.stop()
     (private / "copy" / "postgres").unlink()
@@ -387,7 +389,7 @@ def test_data_that_is_gone_is_not_silently_begun_anew(private: Path) -> None:
     server.stop()
     away = server.data.rename(server.data.with_name(f"{server.data.name}.away"))
 
-    with pytest.raises(InputError, match=rf"was in {server.data} and is gone; bring it back"):
+    with pytest.raises(TicketflowError, match=rf"was in {server.data} and is gone; bring it back"):
         EmbeddedServer(private / "home", parameters=SMALL).start()
     away.rename(server.data)
     assert server.start()
@@ -403,7 +405,7 @@ def test_data_stays_where_it_is_when_its_folder_is_closed_and_that_is_said(priva
 
     closed = EmbeddedServer(private / "home", parameters=SMALL)
     assert closed.data == server.data
-    with pytest.raises(InputError, match=rf"let others enter again with `chmod o\+x {private}`"):
+    with pytest.raises(TicketflowError, match=rf"let others enter again with `chmod o\+x {private}`"):
         closed.start()
 
 
@@ -427,5 +429,7 @@ def test_an_account_that_cannot_be_made_is_a_sentence(monkeypatch: pytest.Monkey
     monkeypatch.setattr(postgres_places, "ACCOUNT", "nobody-has-this-name")
     monkeypatch.setattr(postgres_places, "_add_account", lambda: said)
 
-    with pytest.raises(InputError, match=rf"could not be made for it \({said}\); create it with `useradd --system"):
+    with pytest.raises(
+        TicketflowError, match=rf"could not be made for it \({said}\); create it with `useradd --system"
+    ):
         postgres_places.account()

@@ -23,7 +23,7 @@ from ticketflow_orch import cli
 from ticketflow_orch.cli.ui import serve
 from ticketflow_orch.dagster_host.instance import running
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import read_settings, settings
@@ -56,7 +56,7 @@ def own(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[URL]:
 def refused(*arguments: str) -> str:
     """The sentence that a command is refused with."""
     result = CliRunner().invoke(cli.app, arguments)
-    assert isinstance(result.exception, InputError), (result.output, result.exception)
+    assert isinstance(result.exception, TicketflowError), (result.output, result.exception)
     return str(result.exception)
 
 
@@ -89,7 +89,7 @@ def test_no_command_makes_a_database_that_is_missing(own: URL, command: list[str
 def test_no_command_makes_tables_in_an_empty_storage_of_dagster(own: URL) -> None:
     said = "Dagster's storage is not that of the installed Dagster; run `ticketflow migrate`."
     assert refused("settle", "2026-03") == said
-    with pytest.raises(InputError, match="run `ticketflow migrate`"):
+    with pytest.raises(TicketflowError, match="run `ticketflow migrate`"):
         serve(read_settings(), free_port())
     assert tables(own.set(database=f"{own.database}_dagster")) == 0
 

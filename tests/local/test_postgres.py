@@ -17,7 +17,7 @@ from sqlalchemy import text
 from tests.conftest import run_sql
 from tests.support.sessions import becomes
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 
 SMALL = {"shared_buffers": "16MB", "fsync": "off"}
@@ -123,7 +123,9 @@ def test_a_path_too_long_for_a_socket_gets_a_short_folder_for_it(scratch: Path) 
 
 def test_why_it_would_not_start_is_said_in_one_sentence(own: EmbeddedServer, capfd: pytest.CaptureFixture[str]) -> None:
     refusing = EmbeddedServer(own.directory, parameters={**SMALL, "max_connections": "many"})
-    with pytest.raises(InputError, match=rf"The embedded Postgres in {own.data} would not start: .*max_connections"):
+    with pytest.raises(
+        TicketflowError, match=rf"The embedded Postgres in {own.data} would not start: .*max_connections"
+    ):
         refusing.start()
     assert refusing.pid() is None
 

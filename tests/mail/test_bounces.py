@@ -13,7 +13,7 @@ from sqlalchemy import Engine, text
 
 from tests.mail.evenings import EVE, HOUR, add_evening, enable, reminded
 from tests.mail.relayed import Mailbox, relay, window
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.mail.bounces import Read, read_mailbox, read_told, take_in
 from ticketflow_orch.mail.suppression import Reason, clear, list_suppressed, objection, suppress
 
@@ -232,9 +232,9 @@ def test_what_a_provider_tells_suppresses_whom_it_names(engine: Engine, told: An
 
 
 def test_a_line_that_is_no_object_is_refused_by_its_number() -> None:
-    with pytest.raises(InputError, match="Line 2 is no JSON object"):
+    with pytest.raises(TicketflowError, match="Line 2 is no JSON object"):
         list(read_told(['{"reason": "x"}', "[1]"]))
-    with pytest.raises(InputError, match="Line 1 is no JSON object"):
+    with pytest.raises(TicketflowError, match="Line 1 is no JSON object"):
         list(read_told(["[" * 100_000]))
 
 
@@ -243,8 +243,8 @@ def test_an_address_is_suppressed_once_for_each_reason_and_whatever_its_capitals
         assert suppress(connection, "Kasse@Spaß.example", Reason.BY_HAND, "asked", by="somebody")
         assert not suppress(connection, "kasse@xn--spa-7ka.example", Reason.BY_HAND, "asked", by="somebody")
         assert suppress(connection, "kasse@spaß.example", Reason.BOUNCE, "550", by="somebody")
-        with pytest.raises(InputError, match="is not an e-mail address"):
+        with pytest.raises(TicketflowError, match="is not an e-mail address"):
             suppress(connection, "kasse", Reason.BY_HAND, "asked", by="somebody")
         assert clear(connection, "kasse@spaß.example", "somebody") == 2
-        with pytest.raises(InputError, match="is not suppressed"):
+        with pytest.raises(TicketflowError, match="is not suppressed"):
             clear(connection, "kasse@spaß.example", "somebody")

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, text
 
 from tests.support.rows import add_event, add_organization, add_reservation
 from tests.support.sql_statements import deliver, execute, refusal
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.monitoring.retention import (
     RetentionRules,
     prune_alerts,
@@ -208,7 +208,9 @@ def test_nobody_makes_anyone_be_told_twice_by_deleting_what_is_recent(engine: En
 
 def test_records_are_kept_for_longer_than_a_monthly_window(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TICKETFLOW_RECORDS_KEPT", "P39D")
-    with pytest.raises(InputError, match="TICKETFLOW_RECORDS_KEPT='P39D' is refused: keep records for P40D or longer"):
+    with pytest.raises(
+        TicketflowError, match="TICKETFLOW_RECORDS_KEPT='P39D' is refused: keep records for P40D or longer"
+    ):
         read_settings()
     monkeypatch.setenv("TICKETFLOW_RECORDS_KEPT", "P40D")
     assert read_settings().records_kept == timedelta(days=40)

@@ -19,7 +19,7 @@ from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import instant
 from ticketflow_orch import cli
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox import admin, bulk
 from ticketflow_orch.outbox.admin import Choice, Resolution
@@ -44,7 +44,7 @@ def put(engine: Engine, name: str, state: str, kind: str = "Told") -> UUID:
 
 
 def refusal(engine: Engine, decide: object, *arguments: object) -> str:
-    with pytest.raises(InputError) as refused, transaction(engine) as connection:
+    with pytest.raises(TicketflowError) as refused, transaction(engine) as connection:
         decide(connection, *arguments)  # type: ignore[operator]
     assert "\n" not in str(refused.value)
     return str(refused.value)
@@ -171,7 +171,7 @@ def ticketflow(*arguments: str) -> str:
 def refused(*arguments: str) -> str:
     """What a command says against its input."""
     result = CliRunner().invoke(cli.app, ["outbox", *arguments])
-    assert isinstance(result.exception, InputError), (result.output, result.exception)
+    assert isinstance(result.exception, TicketflowError), (result.output, result.exception)
     return str(result.exception)
 
 
@@ -270,7 +270,7 @@ def test_many_events_are_chosen_by_type_age_and_error_and_counted_first(engine: 
     assert counts(error="no SUCH user") == [("EventClosed", "DEAD", 1)]
     assert counts(older_than=timedelta(0), error="timed out") == [("EventClosed", "DEAD", 1)]
     assert counts(older_than=timedelta(days=36_500)) == []
-    with engine.connect() as connection, pytest.raises(InputError, match="Say which events"):
+    with engine.connect() as connection, pytest.raises(TicketflowError, match="Say which events"):
         bulk.count(connection, Which(("DEAD",)))
 
 
@@ -284,7 +284,7 @@ def test_each_of_many_is_decided_about_as_if_it_were_the_only_one(
 
     def hold(connection: Connection, event_id: UUID) -> None:
         if event_id == taken:
-            raise InputError("Somebody was quicker.")
+            raise InvalidInput("Somebody was quicker.")
         admin.hold(connection, event_id)
 
     assert bulk.decide(engine, Which(("PENDING",), "EventClosed"), hold) == (4, ("Somebody was quicker.",))

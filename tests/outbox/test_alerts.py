@@ -13,7 +13,7 @@ from tests.outbox.relay.world import REJECTED, Receiver, add, delivery, run
 from tests.support.alerted import NOW, kinds, note, told
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import BadRow
 from ticketflow_orch.jobs.claims import claim, finish
@@ -163,7 +163,7 @@ def test_a_person_ends_what_nothing_else_shows_and_no_other(engine: Engine) -> N
         resolve_by_hand(connection, one.id, NOW, "ada")
     assert open_(engine) == []
     assert told(engine)[-1][1]["resolved_by"] == "ada"
-    with pytest.raises(InputError, match=f"No alert {one.id} is open"), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match=f"No alert {one.id} is open"), transaction(engine) as connection:
         resolve_by_hand(connection, one.id, NOW, "ada")
 
 

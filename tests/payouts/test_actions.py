@@ -13,7 +13,7 @@ from tests.support.payable import MARCH, close_with, owing, request, requested_p
 from tests.support.rows import add_organization
 from tests.support.sql_statements import deliver, execute, refusal, take
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import admin
 from ticketflow_orch.outbox.admin import Choice
@@ -31,7 +31,7 @@ def decide(engine: Engine, decision: Any, *arguments: Any) -> None:
 
 
 def refused(engine: Engine, decision: Any, *arguments: Any) -> str:
-    with pytest.raises(InputError) as error, transaction(engine) as connection:
+    with pytest.raises(TicketflowError) as error, transaction(engine) as connection:
         decision(connection, *arguments)
     return str(error.value)
 
@@ -117,7 +117,7 @@ def test_what_was_held_for_review_is_released_by_month_and_currency(engine: Engi
     close_with(engine, [(first, "EUR", 100), (first, "USD", 7), (second, "EUR", 200)])
     assert request(engine, review_first=True).held == 3
     assert rows(engine, "SELECT count(*) FROM outbox_event WHERE event_type = 'PayoutRequested'") == [(0,)]
-    with pytest.raises(InputError, match="No payout of 2026-02 is held"):
+    with pytest.raises(TicketflowError, match="No payout of 2026-02 is held"):
         actions.release(engine, Selection(Month(2026, 2)), "eva")
     assert actions.release(engine, Selection(MARCH, "EUR"), "eva", chunk_size=1) == 2
     assert rows(engine, "SELECT currency, state FROM payout ORDER BY 1, 2") == [
@@ -152,7 +152,7 @@ def test_a_month_is_released_without_what_a_person_holds_and_who_is_parked(engin
         (inquiry, "HELD"),
         (parked, "HELD"),
     ]
-    with pytest.raises(InputError, match=r"is held for review\. Still held by somebody, or with a .*: 2; rel"):
+    with pytest.raises(TicketflowError, match=r"is held for review\. Still held by somebody, or with a .*: 2; rel"):
         actions.release(engine, Selection(MARCH), "eva")
     assert actions.release(engine, Selection(reference=str(reference)), "eva") == 1
     [(reason,)] = rows(engine, f"SELECT reason FROM payout WHERE organization_id = {parked}")
@@ -222,7 +222,7 @@ def test_nobody_decides_about_a_payout_that_is_on_its_way(engine: Engine, decisi
 
 def test_what_the_provider_said_it_has_is_not_asked_for_again(engine: Engine) -> None:
     reference = in_doubt(engine, "DELIVERED")
-    with pytest.raises(InputError, match=f"No payout {reference} can be asked for again"):
+    with pytest.raises(TicketflowError, match=f"No payout {reference} can be asked for again"):
         actions.ask_again(engine, Selection(reference=reference), "eva", looked_up=True)
 
 

@@ -15,7 +15,7 @@ from tests.support.books import APRIL, FEBRUARY, MARCH, settle_and_close
 from tests.support.payable import request, request_and_die, rows
 from tests.support.rows import add_movement, add_organization
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import PayoutsRequested, actions
 from ticketflow_orch.payouts.actions import Selection
@@ -155,7 +155,7 @@ def test_a_month_is_released_without_them_unless_all_were_looked_at(engine: Engi
     assert len(reasons) == 2
     assert any(str(reason).endswith("; anomalies: 2000.00 EUR") for reason in reasons)
     assert actions.release(engine, Selection(MARCH), "eva") == 1
-    with pytest.raises(InputError, match="or for anomalies: 1; release each by its reference"):
+    with pytest.raises(TicketflowError, match="or for anomalies: 1; release each by its reference"):
         actions.release(engine, Selection(MARCH), "eva")
     assert len(found(engine)) == 1
     assert actions.release(engine, Selection(MARCH), "eva", anomalies=True) == 1

@@ -12,7 +12,7 @@ from tests.support.payable import owing, request, requested_payout, rows
 from tests.support.sql_statements import execute, refusal
 from ticketflow_orch.auditing import INVARIANTS, Asked, examine, snapshot
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.outbox import admin
 from ticketflow_orch.outbox.delivery.configuration import Delivery
@@ -135,7 +135,10 @@ def test_an_event_whose_payout_is_there_is_decided_about_with_the_payout(engine:
     deliver(engine)
     assert rows(engine, "SELECT state, first_attempt_at FROM payout") == [("HELD", None)]
     [(key,)] = rows(engine, "SELECT event_id FROM outbox_event WHERE event_type = 'PayoutRequested'")
-    with transaction(engine) as connection, pytest.raises(InputError, match="decide about that with `ticketflow pay"):
+    with (
+        transaction(engine) as connection,
+        pytest.raises(TicketflowError, match="decide about that with `ticketflow pay"),
+    ):
         admin.resolve(connection, KINDS, key, "dropped", "ana")
     release(engine, Selection(reference=reference), "ana")
     assert deliver(engine)[1] == [], "released, and held again"

@@ -38,7 +38,7 @@ from tests.support.sql_statements import execute, objection, refusal
 from ticketflow_orch.closing import close_month
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import ImportRefused, ImportResult, import_folder
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month, months_between
@@ -285,12 +285,12 @@ def test_a_later_month_is_refused_where_months_before_it_were_paid_here(engine: 
     amount = f"{nets(engine)[organization, 'EUR'][JANUARY] / 100:,.2f} EUR"
     not_requested = rf"2026-01 is closed and owes hall {amount}, which is not requested yet; materialize payouts for"
     for later in (MARCH, None):
-        with pytest.raises(InputError, match=not_requested):
+        with pytest.raises(TicketflowError, match=not_requested):
             set_paid_from(engine, later, "ana", confirmed=True)
     request(engine, JANUARY)
     for whose in (None, "hall"):
         with pytest.raises(
-            InputError, match=rf"The payout of {amount} to hall for 2026-01 is REQUESTED, so 2026-01 was"
+            TicketflowError, match=rf"The payout of {amount} to hall for 2026-01 is REQUESTED, so 2026-01 was"
         ):
             set_paid_from(engine, MARCH, "ana", organization=whose, confirmed=True)
     with engine.connect() as connection:
@@ -398,7 +398,7 @@ def test_a_change_waits_for_a_month_that_is_being_closed(engine: Engine) -> None
     add_sales(engine, add_organization(engine), JANUARY, JANUARY)
     settle(engine, JANUARY)
     execute(engine, "UPDATE settlement_period SET state = 'CLOSING' WHERE month = '2026-01-01'")
-    with pytest.raises(InputError, match="2026-01 is being closed; let that end by `ticketflow close 2026-01`"):
+    with pytest.raises(TicketflowError, match="2026-01 is being closed; let that end by `ticketflow close 2026-01`"):
         set_paid_from(engine, MARCH, "ana")
 
 
@@ -414,7 +414,7 @@ def test_what_changes_nothing_is_refused_in_a_sentence(
     engine: Engine, month: Month | None, organization: str | None, sentence: str
 ) -> None:
     add_organization(engine, external_ref="hall")
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(TicketflowError) as refused:
         set_paid_from(engine, month, "ana", organization=organization)
     assert str(refused.value) == sentence
     assert rows(engine, "SELECT * FROM installation_change WHERE changed_by = 'ana'") == []
@@ -587,7 +587,7 @@ def test_the_role_of_runs_is_told_that_it_may_not_decide(engine: Engine, url: UR
     execute(engine, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO history_reader")
     reader = connect_engine(url.set(username="history_reader"), "pytest", connections=1)
     try:
-        with pytest.raises(InputError, match="may not change from when on people are paid; run it as the owner"):
+        with pytest.raises(TicketflowError, match="may not change from when on people are paid; run it as the owner"):
             set_paid_from(reader, MARCH, "ana")
     finally:
         reader.dispose()
@@ -689,7 +689,7 @@ class Life:
         name = self.random.choice([None, None, *self.names])
         try:
             set_paid_from(self.engine, self.random.choice(DECISIONS), "ana", organization=name, confirmed=True)
-        except InputError:
+        except TicketflowError:
             return
 
     def answer(self) -> None:
@@ -724,5 +724,5 @@ class Life:
 def test_what_closed_months_owe_and_was_not_requested_is_no_history(engine: Engine) -> None:
     organization = add_organization(engine)
     close_owing(engine, {organization: 88_000}, JANUARY)
-    with pytest.raises(InputError, match="2026-01 is closed and owes"):
+    with pytest.raises(TicketflowError, match="2026-01 is closed and owes"):
         set_paid_from(engine, MARCH, "ana", confirmed=True)

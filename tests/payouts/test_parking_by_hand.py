@@ -21,7 +21,7 @@ from tests.support.books import (
 )
 from tests.support.rows import add_movement, add_organization, add_void
 from tests.support.sql_statements import execute, refusal
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.parking import park, parked_by_hand, unpark
 from ticketflow_orch.reports.explain import explain
@@ -98,14 +98,14 @@ def test_who_parked_and_who_ended_it_is_on_record_with_the_database_role(engine:
 
 
 def test_a_parking_that_makes_no_sense_is_refused(engine: Engine, theatre: int) -> None:
-    with pytest.raises(InputError, match="There is no organization 'nobody'"):
+    with pytest.raises(TicketflowError, match="There is no organization 'nobody'"):
         park(engine, "nobody", "disputed", "ana", FIRST)
-    with pytest.raises(InputError, match="Say why 'theatre' is parked"):
+    with pytest.raises(TicketflowError, match="Say why 'theatre' is parked"):
         park(engine, "theatre", " ", "ana", FIRST)
-    with pytest.raises(InputError, match="'theatre' is not parked by hand"):
+    with pytest.raises(TicketflowError, match="'theatre' is not parked by hand"):
         unpark(engine, "theatre", "ana")
     park(engine, "theatre", "disputed", "ana", FIRST)
-    with pytest.raises(InputError, match="'theatre' is parked by hand already"):
+    with pytest.raises(TicketflowError, match="'theatre' is parked by hand already"):
         park(engine, "theatre", "disputed again", "eva", FIRST)
     again = "INSERT INTO parked_organization (organization_id, month, reason) VALUES (:id, '2026-09-01', 'again')"
     assert "parked_organization_by_hand" in refusal(engine, again, id=theatre)

@@ -12,7 +12,7 @@ from tests.support.payable import MARCH, close_owing, close_with, owing, pay_fro
 from tests.support.poison import cure, poison
 from tests.support.rows import add_organization
 from tests.support.sql_statements import execute, objection, refusal
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts import PayoutsLeftOutError
 from ticketflow_orch.payouts.checks import not_as_payable
@@ -102,7 +102,9 @@ def test_a_month_whose_books_are_not_closed_is_refused_by_name(engine: Engine, s
     if state:
         add_organization(engine)
         settle(engine)
-    with pytest.raises(InputError, match=r"2026-03 (is SETTLED|was never settled), and only closed months are paid"):
+    with pytest.raises(
+        TicketflowError, match=r"2026-03 (is SETTLED|was never settled), and only closed months are paid"
+    ):
         request(engine)
 
 

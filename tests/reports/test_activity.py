@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, text
 from tests.settlement.test_settlement import settle
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sql_statements import deliver, execute
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.reports.activity import Effect, effects_on_event, effects_on_organization, effects_on_reservation
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
@@ -107,7 +107,7 @@ def test_an_event_that_was_delivered_says_when(evening: Engine) -> None:
 
 @pytest.mark.parametrize("find", [effects_on_reservation, effects_on_event, effects_on_organization])
 def test_a_reference_that_nobody_has_is_refused(engine: Engine, find: object) -> None:
-    with pytest.raises(InputError, match="'typo'"), engine.connect() as connection:
+    with pytest.raises(TicketflowError, match="'typo'"), engine.connect() as connection:
         find(connection, "typo")  # type: ignore[operator]
 
 

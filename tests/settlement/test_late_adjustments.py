@@ -16,7 +16,7 @@ from tests.support.books import FEBRUARY, FIRST, JANUARY, MARCH, close, settle_a
 from tests.support.oracle import AMOUNTS
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.late_adjustments import LateAdjustments, late_adjustments, late_in_pass, late_money
 from ticketflow_orch.settlement.preview import DryRun, dry_run
@@ -221,10 +221,10 @@ def test_a_dry_run_of_a_closed_month_says_that_nothing_is_posted_in_it(engine: E
 
 
 def test_a_dry_run_is_refused_where_a_settlement_is(engine: Engine, theatre: int, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"2024-12 is before 2025-01, the first month"):
+    with pytest.raises(TicketflowError, match=r"2024-12 is before 2025-01, the first month"):
         rehearse(engine, Month(2024, 12))
-    with pytest.raises(InputError, match=r"2026-03 is not over in Europe/Madrid"):
+    with pytest.raises(TicketflowError, match=r"2026-03 is not over in Europe/Madrid"):
         dry_run(engine, MARCH, now=instant("2026-03-15T12:00"), first_month=FIRST, file=tmp_path / "early.csv")
-    with pytest.raises(InputError, match=r"nowhere/march.csv cannot be written \(No such file or directory\)"):
+    with pytest.raises(TicketflowError, match=r"nowhere/march.csv cannot be written \(No such file or directory\)"):
         rehearse(engine, file=tmp_path / "nowhere" / "march.csv")
     assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from sqlalchemy import Engine, event
 from tests.settlement.test_settlement import MARCH, NOW, ledger, settle
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from tests.support.sql_statements import execute, objection, post
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.migrations.ledger_key import KEY
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.reports.explain import explain
@@ -51,7 +51,7 @@ def test_three_months_of_a_theatre(engine: Engine, returned: dict[str, int], feb
 
 def test_a_month_is_over_when_it_is_over_where_the_organization_is(engine: Engine) -> None:
     add_organization(engine, timezone="Europe/Paris")
-    with pytest.raises(InputError, match="2026-03 is not over in Europe/Paris before 2026-04-01 00:00 "):
+    with pytest.raises(TicketflowError, match="2026-03 is not over in Europe/Paris before 2026-04-01 00:00 "):
         settle(engine, now=instant("2026-03-31T21:30"))
     assert ledger(engine) == []
     settle(engine, now=instant("2026-03-31T22:30"))

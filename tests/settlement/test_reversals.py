@@ -20,7 +20,7 @@ from tests.support.folders import Rows, Story, story, write_folder
 from tests.support.payable import close_owing, pay_from, request
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import ImportRefused, import_folder
 from ticketflow_orch.monitoring.obstacles import read_obstacles
 from ticketflow_orch.months import Month
@@ -330,7 +330,7 @@ def test_what_is_not_open_cannot_be_accepted(engine: Engine, hall: int) -> None:
         ("fine", "Nothing is open about movement 'fine'"),
         ("ahead", "Nothing is open about movement 'ahead'"),
     ):
-        with pytest.raises(InputError, match=against), transaction(engine) as connection:
+        with pytest.raises(TicketflowError, match=against), transaction(engine) as connection:
             accept(connection, [reference], "eva")
 
 
@@ -349,7 +349,7 @@ def test_what_is_being_recorded_is_waited_for_before_anything_is_accepted(engine
             {"id": sold},
         )
         refund(engine, hall, sold, -1)
-        with pytest.raises(InputError, match=r"Still writing movements after 0\.1 s: process"):
+        with pytest.raises(TicketflowError, match=r"Still writing movements after 0\.1 s: process"):
             accepted(engine, 0.1)
         with ThreadPoolExecutor(1) as threads:
             accepting = threads.submit(accepted, engine, PATIENCE)

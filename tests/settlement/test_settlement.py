@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.support.rows import add_movement, add_organization, add_void, instant
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement import SettlementOptions, SettlementResult, checks, settle_month
 
@@ -67,7 +67,7 @@ def test_late_data_becomes_one_adjustment(engine: Engine) -> None:
 def test_a_month_that_is_not_over_in_every_zone_is_refused(engine: Engine) -> None:
     add_organization(engine)
     add_organization(engine, timezone="Pacific/Pago_Pago")
-    with pytest.raises(InputError, match="2026-03 is not over in Pacific/Pago_Pago before 2026-04-01 13:00 "):
+    with pytest.raises(TicketflowError, match="2026-03 is not over in Pacific/Pago_Pago before 2026-04-01 13:00 "):
         settle(engine, now=instant("2026-04-01T10:59:59"))
     assert settle(engine, now=instant("2026-04-01T11:00:00")).rows_new == 2
 

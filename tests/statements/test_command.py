@@ -14,7 +14,7 @@ from tests.statements.books import MARCH, close
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_movement, add_organization
 from ticketflow_orch import cli
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 
 
@@ -44,6 +44,6 @@ def test_it_refuses_what_there_is_not(home: Path) -> None:
         (["nobody", "2026-03"], "There is no organization 'nobody'"),
         (["teatro", "2026-03", "--currency", "KWD"], "teatro has no statement of 2026-03 in KWD"),
     ):
-        with pytest.raises(InputError, match=refusal):
+        with pytest.raises(TicketflowError, match=refusal):
             CliRunner().invoke(cli.app, ["statement", *arguments], catch_exceptions=False)
     assert not (home / "statements").exists()

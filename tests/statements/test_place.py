@@ -20,7 +20,7 @@ from upath import UPath
 from tests.statements.books import FEBRUARY, MARCH, NOW, close, state
 from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import execute
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.statements import StatementOptions, queries, state_month, tables
 from ticketflow_orch.statements.storage import Place, safe_name
 
@@ -209,6 +209,6 @@ def test_a_very_long_reference_keeps_a_name_of_its_own() -> None:
 
 
 def test_a_place_that_nothing_here_can_write_to_is_refused_by_name() -> None:
-    with pytest.raises(InputError, match="TICKETFLOW_STATEMENTS_PLACE='nowhere://bucket/x' cannot be written to"):
+    with pytest.raises(TicketflowError, match="TICKETFLOW_STATEMENTS_PLACE='nowhere://bucket/x' cannot be written to"):
         Place.at("nowhere://bucket/x")
     assert Place.at("file:///srv/x").address("a") == "/srv/x/a"

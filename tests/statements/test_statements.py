@@ -13,7 +13,7 @@ from tests.settlement.test_settlement import settle, tamper
 from tests.statements.books import APRIL, FEBRUARY, MARCH, close, run, state
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from tests.support.sql_statements import queries
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, write_statement
 from ticketflow_orch.statements.model import Amounts, Statement
@@ -253,7 +253,7 @@ def test_a_chunk_costs_as_many_queries_for_many_organizations_as_for_one(engine:
 def test_only_closed_months_are_stated(engine: Engine, tmp_path: Path) -> None:
     add_organization(engine, external_ref="teatro")
     settle(engine, MARCH)
-    with pytest.raises(InputError, match="2026-03 is SETTLED, and statements are of closed months"):
+    with pytest.raises(TicketflowError, match="2026-03 is SETTLED, and statements are of closed months"):
         state(engine, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -271,9 +271,9 @@ def test_one_organization_s_statements_are_written_again_byte_by_byte(engine: En
         path = Path(address).relative_to(tmp_path / "one")
         assert (tmp_path / "one" / path).read_bytes() == (tmp_path / "all" / path).read_bytes()
     assert len(write_statement(engine, "teatro", MARCH, options, "JPY")) == 1
-    with pytest.raises(InputError, match="teatro has no statement of 2026-03 in KWD"):
+    with pytest.raises(TicketflowError, match="teatro has no statement of 2026-03 in KWD"):
         write_statement(engine, "teatro", MARCH, options, "KWD")
-    with pytest.raises(InputError, match="There is no organization 'nobody'"):
+    with pytest.raises(TicketflowError, match="There is no organization 'nobody'"):
         write_statement(engine, "nobody", MARCH, options)
 
 

@@ -21,7 +21,7 @@ from schedules import close_books_schedule, payouts_schedule, settlement_schedul
 from tests.support.rows import instant
 from ticketflow_orch.closing import ClosingOptions, IncompleteClosingError, close_month
 from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month, day_window, months_between
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, request_payouts
 from ticketflow_orch.settings import settings
@@ -33,7 +33,7 @@ _MAIL_FROM = instant("2025-10-01T00:00")
 # One that cannot be paid or stated keeps nobody else from it, in this month or in those that follow.
 LEFT_OUT = (PayoutsLeftOutError, StatementsLeftOutError)
 # What a run, or a person's command, may answer instead of doing what it was asked for. Anything else is a fault.
-REFUSALS = (InputError, IncompleteSettlementError, IncompleteClosingError, *LEFT_OUT)
+REFUSALS = (TicketflowError, IncompleteSettlementError, IncompleteClosingError, *LEFT_OUT)
 
 Work = Callable[[Engine], object]
 

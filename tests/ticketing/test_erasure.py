@@ -18,7 +18,7 @@ from tests.support.rows import add_event, add_movement, add_organization, add_re
 from tests.support.sql_statements import execute
 from ticketflow_orch import cli
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.ticketing.erasure import ERASED, Buyer, Erasure, erase
 
@@ -215,9 +215,9 @@ def test_what_is_not_delivered_yet_stays_and_names_the_way(engine: Engine, state
 
 
 def test_a_word_that_is_in_every_text_is_not_looked_for(engine: Engine) -> None:
-    with pytest.raises(InputError, match="'Bob' is in too many texts"):
+    with pytest.raises(TicketflowError, match="'Bob' is in too many texts"):
         erased(engine, name="Bob")
-    with pytest.raises(InputError, match="'everybody' is no e-mail address"):
+    with pytest.raises(TicketflowError, match="'everybody' is no e-mail address"):
         erased(engine, address="everybody")
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.ticketing.lifecycle import (
     LifecycleRules,
     close_events,
@@ -346,7 +346,7 @@ def test_where_both_clocks_differ_by_more_than_a_minute_nothing_is_ended(
     evening = past(engine, add_organization(engine), 1)
     held = add_reservation(engine, evening, expires_at=NOW - timedelta(days=1))
     told_by(monkeypatch, NOW, difference)
-    with pytest.raises(InputError, match=rf"more than 60 s {which} nothing; correct the clock that is wrong"):
+    with pytest.raises(TicketflowError, match=rf"more than 60 s {which} nothing; correct the clock that is wrong"):
         end(engine, which)
     assert (states(engine, "event", evening), states(engine, "reservation", held)) == (["OPEN"], ["ACTIVE"])
 

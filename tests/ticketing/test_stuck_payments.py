@@ -10,7 +10,7 @@ from sqlalchemy import Engine, text
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
 from ticketflow_orch.ticketing.stuck_payments import confirm, expire, stuck_payments
 
@@ -71,7 +71,7 @@ def test_one_whose_money_is_here_is_not_released_until_it_was_given_back(engine:
     capture = add_movement(
         engine, organization, 100, "2026-05-01T12:00", reservation_id=stuck, external_ref="capture-1"
     )
-    with pytest.raises(InputError, match="has the capture 'capture-1'"), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match="has the capture 'capture-1'"), transaction(engine) as connection:
         expire(connection, "stuck", NOW, "by hand")
     assert (reservation(engine, "status"), told(engine)) == (("ACTIVE",), [])
 
@@ -90,7 +90,7 @@ def test_one_whose_refund_was_voided_is_not_released(engine: Engine) -> None:
     add_void(engine, refund)
     with engine.connect() as connection:
         assert [one.captured for one in stuck_payments(connection)] == [True]
-    with pytest.raises(InputError, match="has the capture"), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match="has the capture"), transaction(engine) as connection:
         expire(connection, "stuck", NOW, "by hand")
 
 
@@ -104,15 +104,15 @@ def test_one_whose_refund_was_voided_is_not_released(engine: Engine) -> None:
 def test_only_a_stuck_one_is_resolved(engine: Engine, values: dict[str, Any], why: str) -> None:
     add_stuck(engine, **values)
     before = reservation(engine, "*")
-    with pytest.raises(InputError, match=why), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match=why), transaction(engine) as connection:
         expire(connection, "stuck", NOW, "by hand")
-    with pytest.raises(InputError, match=why), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match=why), transaction(engine) as connection:
         confirm(connection, "stuck", NOW)
     assert reservation(engine, "*") == before
 
 
 def test_a_reference_that_nobody_has_is_refused(engine: Engine) -> None:
-    with pytest.raises(InputError, match="There is no reservation 'typo'"), transaction(engine) as connection:
+    with pytest.raises(TicketflowError, match="There is no reservation 'typo'"), transaction(engine) as connection:
         confirm(connection, "typo", NOW)
 
 

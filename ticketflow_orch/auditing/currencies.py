@@ -10,7 +10,7 @@ from ticketflow_orch.auditing.model import Asked, findings
 from ticketflow_orch.settlement.checks import Finding
 from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN, out_of_use
 
-_MEMBERS = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
+_MEMBERS = "BETWEEN %(low)s::bigint AND %(high)s::bigint"
 
 
 def left_in_withdrawn(connection: Connection, asked: Asked) -> Iterator[Finding]:

@@ -31,7 +31,7 @@ def inconsistent_claims(connection: Connection, asked: Asked) -> Iterator[Findin
         yield from findings(connection, _CLAIMS, asked.parameters())
 
 
-_KEPT = "clock_timestamp() - CAST(:kept AS interval)"
+_KEPT = "clock_timestamp() - %(kept)s::interval"
 
 _EVENTS = f"""
     SELECT CAST(NULL AS date), 'event ' || event_id, '', 'is INFLIGHT, and the lease of ' || owner || ' ended at '
@@ -55,20 +55,20 @@ _EVENTS = f"""
 """
 
 _MAILS = f"""
-    SELECT CAST(mail.month AS date), external_ref, mail.currency, CASE WHEN balance.month IS NULL
+    SELECT mail.month::date, external_ref, mail.currency, CASE WHEN balance.month IS NULL
             THEN 'was mailed a statement, and has no balance' ELSE 'is to be mailed, and the event is missing' END
     FROM statement_mail AS mail
     JOIN organization ON organization.id = mail.organization_id
     LEFT JOIN organization_balance AS balance ON balance.organization_id = mail.organization_id
         AND balance.month = mail.month AND balance.currency = mail.currency
     LEFT JOIN outbox_event ON event_id = outbox_event_id
-    WHERE mail.organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    WHERE mail.organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
         AND (balance.month IS NULL OR (event_id IS NULL AND created_at > {_KEPT}))
     UNION ALL
     SELECT CAST(payload ->> 'month' || '-01' AS date), payload ->> 'organization', payload ->> 'currency',
         'event ' || event_id || ' mails a statement and is written down nowhere, so another may follow'
     FROM outbox_event JOIN organization ON external_ref = payload ->> 'organization'
-    WHERE event_type = 'StatementReady' AND organization.id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    WHERE event_type = 'StatementReady' AND organization.id BETWEEN %(low)s::bigint AND %(high)s::bigint
         AND NOT EXISTS (SELECT FROM statement_mail WHERE outbox_event_id = event_id)
 """
 

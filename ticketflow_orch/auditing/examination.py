@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.auditing.model import Asked, Invariant, Scope
 from ticketflow_orch.auditing.registry import INVARIANTS
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.checks import Finding, Members
 
@@ -79,11 +79,11 @@ def organization_members(connection: Connection, external_ref: str) -> Members:
     """The organization with this reference, as those who are asked about.
 
     Raises:
-        InputError: there is none.
+        InvalidInput: there is none.
     """
-    found = connection.execute(
-        text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+    found = connection.exec_driver_sql(
+        "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
     ).scalar_one_or_none()
     if found is None:
-        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
     return Members.only(found)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.auditing.model import Asked, findings
 from ticketflow_orch.months import Month
@@ -13,7 +13,7 @@ from ticketflow_orch.settlement.checks import EVERYBODY, Finding, rounding_resid
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 # The organizations of a table that are asked about, and how they are named where nobody knows them.
-_MEMBERS = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
+_MEMBERS = "BETWEEN %(low)s::bigint AND %(high)s::bigint"
 
 
 def entries_in_unknown_months(connection: Connection, asked: Asked) -> Iterator[Finding]:
@@ -81,7 +81,7 @@ def _of_month(connection: Connection, month: Month, asked: Asked, bad: str) -> F
 
 def read_months(connection: Connection) -> tuple[Month, ...]:
     """Every month with a period, in order."""
-    days = connection.execute(text("SELECT month FROM settlement_period ORDER BY month")).scalars()
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period ORDER BY month").scalars()
     return tuple(map(Month.of_day, days))
 
 
@@ -99,32 +99,32 @@ _UNKNOWN_MONTHS = """
 """
 
 _MISPLACED = f"""
-    SELECT CAST(:month AS date), coalesce(external_ref, 'id ' || organization_id), misplaced.currency,
-        CASE WHEN origin_month > CAST(:month AS date)
+    SELECT %(month)s::date, coalesce(external_ref, 'id ' || organization_id), misplaced.currency,
+        CASE WHEN origin_month > %(month)s::date
             THEN 'has entries about ' || to_char(origin_month, 'YYYY-MM') || ', which is later'
             ELSE entries || ' entries about ' || to_char(origin_month, 'YYYY-MM') || ' are numbered from '
                 || first || ' to ' || last
         END
     FROM (
-        SELECT organization_id, currency, CAST(origin_month AS date) AS origin_month, min(sequence) AS first,
+        SELECT organization_id, currency, origin_month::date AS origin_month, min(sequence) AS first,
             max(sequence) AS last, count(*) AS entries
         FROM ledger_entry
-        WHERE month = CAST(:month AS date) AND organization_id {_MEMBERS}
+        WHERE month = %(month)s::date AND organization_id {_MEMBERS}
         GROUP BY organization_id, currency, origin_month
-        HAVING min(sequence) <> 0 OR max(sequence) + 1 <> count(*) OR origin_month > CAST(:month AS date)
+        HAVING min(sequence) <> 0 OR max(sequence) + 1 <> count(*) OR origin_month > %(month)s::date
     ) AS misplaced LEFT JOIN organization ON organization.id = organization_id
 """
 
 _OF_NOBODY = f"""
-    SELECT CAST(:month AS date), 'id ' || organization_id, written.currency, where_found || CASE
+    SELECT %(month)s::date, 'id ' || organization_id, written.currency, where_found || CASE
             WHEN NOT EXISTS (SELECT FROM organization WHERE id = organization_id)
                 THEN ' of an organization that does not exist'
             ELSE ' in a currency that does not exist'
         END
     FROM (
-        SELECT organization_id, currency, 'entries' AS where_found FROM ledger_entry WHERE month = CAST(:month AS date)
+        SELECT organization_id, currency, 'entries' AS where_found FROM ledger_entry WHERE month = %(month)s::date
         UNION
-        SELECT organization_id, currency, 'a balance' FROM organization_balance WHERE month = CAST(:month AS date)
+        SELECT organization_id, currency, 'a balance' FROM organization_balance WHERE month = %(month)s::date
     ) AS written
     WHERE organization_id {_MEMBERS} AND (
         NOT EXISTS (SELECT FROM organization WHERE id = organization_id)
@@ -134,19 +134,19 @@ _OF_NOBODY = f"""
 # A pass that was given up may have posted since; the next one that is done writes its entries into the totals.
 _WRONG_TOTALS = """
     WITH done AS (
-        SELECT max(pass) AS pass FROM settlement_pass WHERE month = CAST(:month AS date) AND state = 'DONE'
+        SELECT max(pass) AS pass FROM settlement_pass WHERE month = %(month)s::date AND state = 'DONE'
     ), posted AS (
         SELECT currency, count(*) FILTER (WHERE origin_month = month AND sequence = 0) AS organizations,
             sum(captures) AS captures, sum(refunds) AS refunds, sum(chargebacks) AS chargebacks, sum(fees) AS fees,
             sum(commission) AS commission, sum(commission_tax) AS commission_tax, sum(net) AS net
         FROM ledger_entry, done
-        WHERE month = CAST(:month AS date) AND settlement_pass <= done.pass
+        WHERE month = %(month)s::date AND settlement_pass <= done.pass
         GROUP BY currency
     ), total AS (
         SELECT currency, organizations, captures, refunds, chargebacks, fees, commission, commission_tax, net
-        FROM settlement_total WHERE month = CAST(:month AS date)
+        FROM settlement_total WHERE month = %(month)s::date
     )
-    SELECT CAST(:month AS date), '', currency, 'the total is ' || coalesce(CAST(total.net AS text), 'missing')
+    SELECT %(month)s::date, '', currency, 'the total is ' || coalesce(total.net::text, 'missing')
         || ' net of ' || coalesce(total.organizations, 0) || ' organizations, the entries come to '
         || coalesce(posted.net, 0) || ' of ' || coalesce(posted.organizations, 0)
     FROM total FULL JOIN posted USING (currency), done
@@ -222,13 +222,13 @@ _WINDOWS_APART = """
 # A month whose windows are fixed was looked at, be it for what came late: whether that was read, the ledger tells. In
 # others nothing is read before the first month is closed, and from then on only what comes late.
 _BEFORE_THE_FIRST_MONTH = f"""
-    SELECT CAST(NULL AS date), organization.external_ref, early.currency,
+    SELECT NULL::date, organization.external_ref, early.currency,
         early.external_ref || ' of ' || to_char(occurred_at, 'YYYY-MM-DD HH24:MI') || ' UTC over ' || amount
     FROM money_movement AS early
     JOIN organization ON organization.id = organization_id
-    JOIN unnest(CAST(:timezones AS text[]), CAST(:starts AS timestamptz[])) AS zone_start (timezone, starts_at)
+    JOIN unnest(%(timezones)s::text[], %(starts)s::timestamptz[]) AS zone_start (timezone, starts_at)
         USING (timezone)
-    WHERE organization_id {_MEMBERS} AND occurred_at < CAST(:latest AS timestamptz) AND occurred_at < starts_at
+    WHERE organization_id {_MEMBERS} AND occurred_at < %(latest)s::timestamptz AND occurred_at < starts_at
         AND NOT EXISTS (
             SELECT FROM settlement_window AS cut
             WHERE cut.timezone = organization.timezone AND occurred_at >= cut.starts_at AND occurred_at < cut.ends_at)

@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch import clock
 from ticketflow_orch.months import Month
@@ -89,18 +89,18 @@ class Invariant:
 
 def findings(connection: Connection, bad: str, parameters: Mapping[str, Any]) -> Iterator[Finding]:
     """Ask the query `bad`: month (may be empty), whose, currency and what is wrong. Yields the months with breaches."""
-    statement = text(f"""
+    statement = f"""
         WITH bad (month, whose, currency, what) AS ({bad})
         SELECT month, whose, currency, what, breaches FROM (
             SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,
                 row_number() OVER (PARTITION BY month ORDER BY whose, currency, what) AS place
             FROM bad
-            WHERE CAST(:only AS date) IS NULL OR month IS NULL OR month = CAST(:only AS date)
+            WHERE %(only)s::date IS NULL OR month IS NULL OR month = %(only)s::date
         ) AS numbered
-        WHERE place <= CAST(:examples AS bigint)
+        WHERE place <= %(examples)s::bigint
         ORDER BY month NULLS FIRST, place
-    """)
-    rows = connection.execute(statement, {"examples": EXAMPLES, **parameters}).all()
+    """
+    rows = connection.exec_driver_sql(statement, {"examples": EXAMPLES, **parameters}).all()
     for day, group in groupby(rows, key=lambda row: row.month):
         of_month = list(group)
         yield Finding(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.auditing.model import Asked, findings
 from ticketflow_orch.closing.history import pays_from
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.checks import Finding
@@ -30,7 +31,7 @@ def returned_otherwise(connection: Connection, asked: Asked) -> Iterator[Finding
 
 def unpaid_payables(connection: Connection, asked: Asked) -> Iterator[Finding]:
     """What closed months owe and nobody pays: payouts are off, or begin with a later month. Sums by currency."""
-    rows = connection.execute(_UNPAID, asked.parameters()).all()
+    rows = connection.exec_driver_sql(_UNPAID, asked.parameters()).all()
     for month in dict.fromkeys(row.month for row in rows):
         yield Finding.listed(
             Month.of_day(month),
@@ -42,7 +43,7 @@ def unpaid_payables(connection: Connection, asked: Asked) -> Iterator[Finding]:
         )
 
 
-_MEMBERS = "organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
+_MEMBERS = "organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint"
 
 # Which states of its event a payout may meet; the event is gone where the retention deleted it, or where a payout was
 # rejected before it was ever asked for. What is in doubt may be asked for again at the desk of the outbox.
@@ -56,11 +57,11 @@ _AGREES = """
 """
 
 _UNBACKED = f"""
-    SELECT CAST(payout.month AS date), coalesce(external_ref, 'id ' || payout.organization_id), payout.currency,
+    SELECT payout.month::date, coalesce(external_ref, 'id ' || payout.organization_id), payout.currency,
         'payout ' || public_id || ' of ' || payout.amount || ' is ' || payout.state || CASE
             WHEN period.state IS DISTINCT FROM 'CLOSED' THEN ', and the month is ' || coalesce(period.state, 'unknown')
             WHEN payable IS DISTINCT FROM payout.amount
-                THEN ', and the balance pays ' || coalesce(CAST(payable AS text), 'nothing')
+                THEN ', and the balance pays ' || coalesce(payable::text, 'nothing')
             WHEN event.state IS NULL THEN ', and its event is missing'
             WHEN NOT ({_AGREES}) THEN ', and its event is ' || event.state
             ELSE ', and its event asks for ' || coalesce(payload ->> 'amount', 'nothing') || ' '
@@ -74,10 +75,10 @@ _UNBACKED = f"""
     LEFT JOIN outbox_event AS event ON dedupe_key = 'PayoutRequested:' || public_id
     WHERE payout.{_MEMBERS} AND (
         period.state IS DISTINCT FROM 'CLOSED' OR payable IS DISTINCT FROM payout.amount OR NOT ({_AGREES})
-        OR (event.state IS NULL AND payout.created_at > clock_timestamp() - CAST(:kept AS interval)
+        OR (event.state IS NULL AND payout.created_at > clock_timestamp() - %(kept)s::interval
             AND payout.state NOT IN ('HELD', 'REJECTED'))
         OR (event.state IS NOT NULL AND (payload ->> 'amount', payload ->> 'currency')
-            IS DISTINCT FROM (CAST(payout.amount AS text), CAST(payout.currency AS text))))
+            IS DISTINCT FROM (payout.amount::text, payout.currency::text)))
 """
 
 _SHARED_REFERENCES = f"""
@@ -110,20 +111,4 @@ _RETURNED_OTHERWISE = f"""
     WHERE returned IS DISTINCT FROM amount OR last_paid >= month
 """
 
-_UNPAID = text(f"""
-    SELECT CAST(balance.month AS date) AS month, balance.currency, exponent, count(*) AS balances,
-        CAST(sum(payable) AS bigint) AS amount,
-        coalesce('payouts begin with ' || to_char(begin, 'YYYY-MM'), 'payouts are off') AS why
-    FROM organization_balance AS balance
-    JOIN currency ON code = balance.currency
-    JOIN organization ON organization.id = organization_id
-    CROSS JOIN LATERAL (SELECT {pays_from()} AS begin) AS paid
-    WHERE payable > 0 AND {_MEMBERS} AND (CAST(:only AS date) IS NULL OR balance.month = CAST(:only AS date))
-        AND (begin IS NULL OR balance.month < begin)
-        AND NOT EXISTS (
-            SELECT FROM payout
-            WHERE payout.organization_id = balance.organization_id AND payout.currency = balance.currency
-                AND payout.month = balance.month)
-    GROUP BY balance.month, balance.currency, exponent, begin
-    ORDER BY balance.month, balance.currency, begin
-""")
+_UNPAID = sql(__file__, "unpaid", pays_from=pays_from(), members=_MEMBERS)

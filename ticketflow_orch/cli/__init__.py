@@ -48,7 +48,7 @@ from ticketflow_orch.cli import (
     ui,
     work,
 )
-from ticketflow_orch.errors import InputError, InterruptedRunError
+from ticketflow_orch.errors import InterruptedRunError, InvalidInput, TicketflowError
 from ticketflow_orch.formatting.text import is_text
 
 FAILED = 1
@@ -146,10 +146,10 @@ def main() -> None:
     try:
         _refuse_unreadable(sys.argv[1:])
         command()()
-    except InputError as error:
+    except TicketflowError as error:
         # Further lines are lists that the command has shown as a table.
         typer.echo(f"error: {str(error).splitlines()[0]}", err=True)
-        sys.exit(REFUSED)
+        sys.exit(error.exit_code)
     except InterruptedRunError:
         again = " ".join(["ticketflow", *sys.argv[1:]])
         typer.echo(
@@ -173,12 +173,12 @@ def main() -> None:
 
 
 def _refuse_unreadable(arguments: Sequence[str]) -> None:
-    """Raise InputError for what names nothing: bytes of another encoding, or nothing at all."""
+    """Raise TicketflowError for what names nothing: bytes of another encoding, or nothing at all."""
     for argument in arguments:
         if not argument.strip() or _NOTHING_GIVEN.fullmatch(argument):
-            raise InputError(
+            raise InvalidInput(
                 f"The argument {argument!r} says nothing, most likely for a variable of the shell that is not set; "
                 "fill it in, or leave it out."
             )
         if not is_text(argument):
-            raise InputError(f"The argument {argument!a} is not UTF-8; write it in that encoding.")
+            raise InvalidInput(f"The argument {argument!a} is not UTF-8; write it in that encoding.")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli.terminal import console
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 
 def close(
@@ -27,10 +27,10 @@ def close(
     from ticketflow_orch.months import Month, months_between
 
     if (month is None) == (first is None or last is None) or (month is not None and (first or last)):
-        raise InputError("Name one month, or --from and --to; for example `ticketflow close 2026-03`.")
+        raise InvalidInput("Name one month, or --from and --to; for example `ticketflow close 2026-03`.")
     months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
     if not months:
-        raise InputError(f"There is no month from {first} to {last}; turn the two around.")
+        raise InvalidInput(f"There is no month from {first} to {last}; turn the two around.")
     with instance_and_database("close") as engine:
         # It loads the code location, which then has the months of the database.
         from ticketflow_orch.cli.month_runs import close_months, require_over

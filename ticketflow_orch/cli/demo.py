@@ -105,34 +105,34 @@ def demo(
 
 
 def _require_room(first: Month, last: Month, months: int, organizations: int, *, finished: bool) -> None:
-    """Raise InputError where so many months or organizations are not to be had, or do not suffice."""
+    """Raise TicketflowError where so many months or organizations are not to be had, or do not suffice."""
     from ticketflow_orch.demo_data.work import LEAST_MONTHS, LEAST_ORGANIZATIONS
-    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.errors import InvalidInput
     from ticketflow_orch.months import months_between
 
     partitions = len(list(months_between(first, last)))
     if months > partitions:
-        raise InputError(
+        raise InvalidInput(
             f"{first} to {last} are {partitions} months, not {months}; `ticketflow installation set first_month`."
         )
     for name, given, least in (("months", months, LEAST_MONTHS), ("organizations", organizations, LEAST_ORGANIZATIONS)):
         if given < least and not finished:
-            raise InputError(
+            raise InvalidInput(
                 f"A demo that leaves work has at least {least} {name}, not {given}; --finished does with fewer."
             )
 
 
 def _require_no_real_destinations() -> None:
-    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.errors import InvalidInput
     from ticketflow_orch.outbox.delivery.configuration import HOME_FILE
     from ticketflow_orch.settings import settings
 
     sentence = "The demo pays organizations that do not exist, and {} names real destinations; {} for the demo."
     if settings().delivery is not None:
-        raise InputError(sentence.format(f"TICKETFLOW_DELIVERY={settings().delivery}", "unset it"))
+        raise InvalidInput(sentence.format(f"TICKETFLOW_DELIVERY={settings().delivery}", "unset it"))
     own = settings().home / HOME_FILE
     if own.is_file() and own.read_text("utf-8") != DELIVERY:
-        raise InputError(sentence.format(own, "move it away"))
+        raise InvalidInput(sentence.format(own, "move it away"))
 
 
 def decide(engine: Engine, first: Month) -> None:

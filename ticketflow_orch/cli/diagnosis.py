@@ -44,7 +44,7 @@ from ticketflow_orch.db.installation import (
     written,
 )
 from ticketflow_orch.db.migrate import require_current_schema
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.installation.agreed_routes import FIX, routes_changed
 from ticketflow_orch.local.databases import DAGSTERS, OURS, Databases, fault, resolve
 from ticketflow_orch.local.process_identity import Life
@@ -84,7 +84,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     """Look at everything the project stands on, in the order in which things depend on each other.
 
     Raises:
-        InputError: the settings themselves contradict each other.
+        InvalidInput: the settings themselves contradict each other.
     """
     databases = resolve(settings)
     yield _versions()
@@ -113,7 +113,7 @@ def _asked(
     try:
         with engine.connect() as connection:
             yield from question(connection)
-    except InputError as error:
+    except TicketflowError as error:
         yield Finding(subject, State.WRONG, str(error), _MIGRATE)
     except DBAPIError as error:
         no_answer = database_fault(error)
@@ -240,7 +240,7 @@ def _names(connection: Connection) -> Iterator[Finding]:
 def _routes(settings: Settings, installed: Installation) -> Finding:
     try:
         differences = routes_changed(installed.routes_digest, read_routes(settings))
-    except InputError as error:
+    except TicketflowError as error:
         return Finding("routes", State.WRONG, str(error), "correct what it names")
     if not differences:
         return Finding("routes", State.OK, "those of the database")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.cli.terminal import AsJson
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +31,7 @@ def effects(
     from ticketflow_orch.reports.activity import effects_on_event, effects_on_organization, effects_on_reservation
 
     if [reservation, event, organization].count(None) != 2:  # noqa: PLR2004 - all but one
-        raise InputError("Name one of --reservation, --event and --organization, with its external reference.")
+        raise InvalidInput("Name one of --reservation, --event and --organization, with its external reference.")
     with database("effects") as engine, engine.connect() as connection:
         if reservation is not None:
             found = effects_on_reservation(connection, reservation)

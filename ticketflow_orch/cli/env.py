@@ -43,7 +43,7 @@ def _decided(databases: Databases) -> dict[str, str]:
     from ticketflow_orch.db.engine import connect_engine
     from ticketflow_orch.db.installation import read_installation, require_agreement
     from ticketflow_orch.db.migrate import require_current_schema
-    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.errors import TicketflowError
     from ticketflow_orch.settings import settings
 
     engine = connect_engine(databases.ticketflow, "ticketflow env", connections=1)
@@ -52,7 +52,7 @@ def _decided(databases: Databases) -> dict[str, str]:
             require_current_schema(engine)
             with engine.connect() as connection:
                 read_installation(connection)
-        except InputError:
+        except TicketflowError:
             return {}
         with engine.connect() as connection:
             return require_agreement(connection, settings()).environment

@@ -63,7 +63,7 @@ def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
     Both databases and this host are asked at once, so that one that does not answer hides nothing about the others.
 
     Raises:
-        InputError: the settings themselves contradict each other.
+        InvalidInput: the settings themselves contradict each other.
     """
     from ticketflow_orch.local.databases import resolve
     from ticketflow_orch.monitoring.deadlines import Asked, NoAnswerError
@@ -127,20 +127,20 @@ def _answered(lines: Iterator[str]) -> Iterator[str]:
     """`lines`, with one that says why in place of those that there was no answer for."""
     from sqlalchemy.exc import DBAPIError
 
-    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.errors import TicketflowError
 
     try:
         yield from lines
     except DBAPIError as error:
         why = str(error.orig).strip().splitlines()[0]
         yield f"database: a question had no answer ({why}); see the server's log."
-    except InputError as error:
+    except TicketflowError as error:
         yield f"data: a question had no answer: {error}"
 
 
 def _database(databases: Databases, engine: Engine) -> str | None:
     from ticketflow_orch.db.migrate import require_current_schema
-    from ticketflow_orch.errors import InputError
+    from ticketflow_orch.errors import TicketflowError
     from ticketflow_orch.local.databases import OURS, fault
 
     found = fault(databases.ticketflow, OURS)
@@ -148,7 +148,7 @@ def _database(databases: Databases, engine: Engine) -> str | None:
         return f"database: {found}"
     try:
         require_current_schema(engine)
-    except InputError as error:
+    except TicketflowError as error:
         return f"schema: {error}"
     return None
 

@@ -9,7 +9,7 @@ import typer
 
 from ticketflow_orch.cli.session import database
 from ticketflow_orch.cli.terminal import console, rows_shown
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ticketflow_orch.importing import ImportRefused
@@ -41,9 +41,9 @@ def import_(
     listed, and nothing is imported.
     """
     if (folder is None) == (undo is None):
-        raise InputError("Name either a folder to import or an import to take back: --undo ID.")
+        raise InvalidInput("Name either a folder to import or an import to take back: --undo ID.")
     if undo is not None and (check or problems is not None):
-        raise InputError("--check and --problems are about a folder, not about --undo; leave them out.")
+        raise InvalidInput("--check and --problems are about a folder, not about --undo; leave them out.")
     from ticketflow_orch.importing import ImportRefused, import_folder, undo_import
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -33,7 +33,7 @@ def metrics(
     from ticketflow_orch.settings import settings
 
     if textfile is not None and serve is not None:
-        raise InputError("Name --textfile or --serve, not both.")
+        raise InvalidInput("Name --textfile or --serve, not both.")
     if serve is not None:
         _serve(settings(), serve)
     else:
@@ -58,7 +58,7 @@ def _write(said: Settings, textfile: Path | None) -> None:
             else:
                 write_to_textfile(str(target), registry)
         except OSError as error:
-            raise InputError(f"{textfile} cannot be written ({error.strerror}); name a file elsewhere.") from None
+            raise InvalidInput(f"{textfile} cannot be written ({error.strerror}); name a file elsewhere.") from None
 
     try:
         situation = answer_within(LONGEST, lambda: _read(said))
@@ -106,7 +106,7 @@ def _answer_scrapes(registry: CollectorRegistry, port: int) -> None:
     try:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
-        raise InputError(f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another.") from None
+        raise InvalidInput(f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another.") from None
     typer.echo(f"Metrics are at http://{HOST}:{port}/metrics; Ctrl-C ends it.", err=True)
     ending.wait()
     server.shutdown()

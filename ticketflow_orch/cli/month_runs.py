@@ -19,7 +19,7 @@ from assets.partitions import months as partitions
 from ticketflow_orch import clock
 from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.definitions import defs
-from ticketflow_orch.errors import InputError, InterruptedRunError
+from ticketflow_orch.errors import InterruptedRunError, InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods import zones
 from ticketflow_orch.settings import settings
@@ -82,7 +82,7 @@ def run_span(job: str, months: Sequence[Month], tags: dict[str, str]) -> SpanRun
     """Run a job that takes months, which follow one another, all at once.
 
     Raises:
-        InputError: one of the months is no partition.
+        InvalidInput: one of the months is no partition.
         InterruptedRunError: Ctrl-C; the run is marked as failed.
     """
     _require_partitions(months)
@@ -114,7 +114,7 @@ def settle_months(
     The runs do not pass Dagster's queue; what keeps them apart from others of the same month is the database.
 
     Raises:
-        InputError: one of the months is no partition.
+        InvalidInput: one of the months is no partition.
         InterruptedRunError: Ctrl-C; the run that was in hand is marked as failed.
     """
     _require_partitions(months)
@@ -155,7 +155,7 @@ def _summary(month: Month, result: dg.ExecuteInProcessResult) -> MonthRun:
 
 
 def require_over(engine: Engine, months: Sequence[Month]) -> None:
-    """Raise InputError unless all `months` are over in every zone in use; nothing is started then."""
+    """Raise TicketflowError unless all `months` are over in every zone in use; nothing is started then."""
     _require_partitions(months)
     with engine.connect() as connection:
         zones.require_over(connection, max(months), clock.now(settings().fixed_clock))
@@ -164,10 +164,10 @@ def require_over(engine: Engine, months: Sequence[Month]) -> None:
 def _require_partitions(months: Sequence[Month]) -> None:
     first, last = partitions.get_first_partition_key(), partitions.get_last_partition_key()
     if first is None:
-        raise InputError("No month is over yet since the first one; set TICKETFLOW_FIRST_MONTH to an earlier one.")
+        raise InvalidInput("No month is over yet since the first one; set TICKETFLOW_FIRST_MONTH to an earlier one.")
     for month in months:
         if not partitions.has_partition_key(str(month)):
-            raise InputError(
+            raise InvalidInput(
                 f"{month} is none of the months that are over, {first} to {last}; "
                 "`ticketflow installation set first_month` sets the first."
             )

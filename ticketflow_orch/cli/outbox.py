@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ticketflow_orch.cli.terminal import AsJson, DryRun
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.counts import counted
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def resolve(
     from ticketflow_orch.outbox import admin
 
     if resolution not in get_args(admin.Resolution):
-        raise InputError(f"--as {resolution} is unknown; say delivered, again, dead or dropped.")
+        raise InvalidInput(f"--as {resolution} is unknown; say delivered, again, dead or dropped.")
     states = ("IN_DOUBT",) if resolution == "dead" else ("IN_DOUBT", "DEAD")
     _decide(
         event_id, states, _Many(event_type, older_than, error), _resolving(resolution), agreed=yes,
@@ -409,7 +409,7 @@ def _decide(
         _about_many(Which(states, many.event_type, longer_ago, many.error), done, decide, agreed=agreed)
         return
     if any(one is not None for one in many):
-        raise InputError("Name an event's id, or --type, --older-than and --error for many; not both.")
+        raise InvalidInput("Name an event's id, or --type, --older-than and --error for many; not both.")
     with database("outbox") as engine, transaction(engine) as connection:
         decide(connection, parse_event_id(event_id))
     typer.echo(f"Event {event_id} {said}")
@@ -457,7 +457,7 @@ def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKin
     if destination is not None and event_type is None:
         require_destination(read_delivery(settings()), destination)
         return "DESTINATION", destination
-    raise InputError("Name one of --type and --destination.")
+    raise InvalidInput("Name one of --type and --destination.")
 
 
 def _who() -> str:

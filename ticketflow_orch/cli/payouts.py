@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ticketflow_orch.cli.terminal import AsJson
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
@@ -117,9 +117,9 @@ def from_(
     from ticketflow_orch.months import Month
 
     if month is not None and off:
-        raise InputError("Name a month or --off, not both.")
+        raise InvalidInput("Name a month or --off, not both.")
     if month is None and organization is not None and not off:
-        raise InputError(f"Name the first month that {organization} is paid for, such as 2026-03, or --off.")
+        raise InvalidInput(f"Name the first month that {organization} is paid for, such as 2026-03, or --off.")
     wanted = None if month is None else Month.parse(month)
     with database("payouts from", agreeing=False) as engine:
         if month is not None or off:
@@ -140,7 +140,7 @@ def _set_paid_from(engine: Engine, month: Month | None, organization: str | None
         typer.echo(f"This pays {in_words(error.pays)} of closed months.")
         typed = str(typer.prompt(f"Type {error.month} to agree")).strip()
         if typed != str(error.month):
-            raise InputError(f"{typed!r} is not {error.month}; nothing is changed.") from None
+            raise InvalidInput(f"{typed!r} is not {error.month}; nothing is changed.") from None
         set_paid_from(engine, month, account(), organization=organization, confirmed=error.pays)
 
 
@@ -272,9 +272,9 @@ def resolve(
         typer.echo(f"{asked:,} asked for again.")
         return
     if reference is None:
-        raise InputError("Name the payout by its reference; `ticketflow payouts list --state in_doubt` shows them.")
+        raise InvalidInput("Name the payout by its reference; `ticketflow payouts list --state in_doubt` shows them.")
     if resolution == "rejected" and not reason:
-        raise InputError(f"Say with --reason why payout {reference} is rejected: its organization will ask.")
+        raise InvalidInput(f"Say with --reason why payout {reference} is rejected: its organization will ask.")
     with database("payouts") as engine, transaction(engine) as connection:
         if resolution == "confirmed":
             actions.confirm(connection, reference, account(), provider_ref)
@@ -313,7 +313,7 @@ def _selection(reference: str | None, month: str | None, currency: str | None) -
     from ticketflow_orch.payouts.actions import Selection
 
     if (reference is None) == (month is None) or (reference is not None and currency is not None):
-        raise InputError("Name one payout by its reference, or a month with --month and, if you like, a --currency.")
+        raise InvalidInput("Name one payout by its reference, or a month with --month and, if you like, a --currency.")
     return Selection(
         None if month is None else Month.parse(month), None if currency is None else code(currency), reference
     )

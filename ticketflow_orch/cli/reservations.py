@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ticketflow_orch.cli.terminal import AsJson
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 app = typer.Typer(help="Payments that are stuck, and money without a ticket.", no_args_is_help=True)
 _MOST = 100
@@ -63,7 +63,7 @@ def resolve(
     from ticketflow_orch.ticketing import stuck_payments
 
     if confirm == expire:
-        raise InputError(f"Say how {reference!r} is resolved: --confirm or --expire.")
+        raise InvalidInput(f"Say how {reference!r} is resolved: --confirm or --expire.")
     now = clock.now(settings().fixed_clock)
     with database("reservations") as engine, transaction(engine) as connection:
         if confirm:

@@ -21,7 +21,7 @@ def database(command: str, connections: int = 5, *, agreeing: bool = True) -> It
     Who changes what decides, or says how it is, need not be `agreeing` with it.
 
     Raises:
-        InputError: the database cannot be reached, its schema is not this code's, or the settings disagree with it.
+        InvalidInput: the database cannot be reached, its schema is not this code's, or the settings disagree with it.
     """
     from ticketflow_orch.db.engine import connect_engine
     from ticketflow_orch.db.installation import read_installation, require_agreement
@@ -54,7 +54,7 @@ def instance_and_database(command: str) -> Iterator[Engine]:
     """As `database`, with the Dagster instance bootstrapped and named by the environment of this process.
 
     Raises:
-        InputError: as `database` does, or Dagster's storage is not that of the installed Dagster.
+        InvalidInput: as `database` does, or Dagster's storage is not that of the installed Dagster.
     """
     from ticketflow_orch.dagster_host.instance import running
     from ticketflow_orch.db.engine import connect_engine

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.cli.terminal import console
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from ticketflow_orch.cli.month_runs import MonthRun
@@ -41,12 +41,12 @@ def settle(
     from ticketflow_orch.months import Month, months_between
 
     if (month is None) == (first is None or last is None) or (month is not None and (first or last)):
-        raise InputError("Name one month, or --from and --to; for example `ticketflow settle 2026-03`.")
+        raise InvalidInput("Name one month, or --from and --to; for example `ticketflow settle 2026-03`.")
     months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
     if not months:
-        raise InputError(f"There is no month from {first} to {last}; turn the two around.")
+        raise InvalidInput(f"There is no month from {first} to {last}; turn the two around.")
     if file is not None and not (dry_run and month):
-        raise InputError(f"The file {file} is for the dry run of one month: `ticketflow settle 2026-03 --dry-run`.")
+        raise InvalidInput(f"The file {file} is for the dry run of one month: `ticketflow settle 2026-03 --dry-run`.")
     if dry_run:
         for one in months:
             _rehearse(one, file)

@@ -26,7 +26,7 @@ from ticketflow_orch.closing.periods import (
 )
 from ticketflow_orch.closing.queries import CurrencyBalance, balance_totals, closing_of, organizations_left_out
 from ticketflow_orch.db.retrying import retried
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import Publish
@@ -99,7 +99,7 @@ def close_month(
     three connections; each step is tried again while the database is away, for as long as it is patient.
 
     Raises:
-        InputError: the month may not be closed: it is not settled, or not the next in turn, or the ledger or the
+        InvalidInput: the month may not be closed: it is not settled, or not the next in turn, or the ledger or the
             balances before it are not as they should be. Nothing is closed then.
         IncompleteClosingError: the month is not closed yet; says why, and running it again goes on from here.
     """
@@ -118,7 +118,7 @@ def close_month(
         unfit = retried(engine, lambda: _unfit_as_frozen(engine, month))
         if unfit is not None:
             retried(engine, lambda: take_back(engine, month))
-            raise InputError(unfit)
+            raise InvalidInput(unfit)
         rows_new = _write_balances(engine, month, Closer(closed_by, run_id), options)
     retried(engine, lambda: search_anomalies(engine))
 
@@ -207,7 +207,7 @@ def _require_fit(engine: Engine, month: Month) -> None:
     with engine.connect() as connection:
         unfit = _unfit(connection, month)
     if unfit is not None:
-        raise InputError(unfit)
+        raise InvalidInput(unfit)
 
 
 def _unfit(connection: Connection, month: Month, *, resumed: bool = False) -> str | None:

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.closing.history import pays_from
 from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, transaction
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
@@ -75,7 +76,7 @@ def preview_replacement(engine: Engine, whose: Whose, terms: Terms) -> Replaced:
     """What `replace_currency` would do; nothing is written.
 
     Raises:
-        InputError: as `replace_currency` does.
+        InvalidInput: as `replace_currency` does.
     """
     with _turn(engine) as connection:
         return _prepare(connection, whose, terms)
@@ -89,15 +90,16 @@ def replace_currency(engine: Engine, whose: Whose, terms: Terms, by: str) -> Rep
     that cannot be converted are left out. `by` is the name of the person who decided it.
 
     Raises:
-        InputError: an organization or a currency is unknown, the month or a later one is settled, the one organization
-            cannot be converted, or nobody is to be converted; says why and what to do. Nothing was written then.
+        InvalidInput: an organization or a currency is unknown, the month or a later one is settled, the one
+            organization cannot be converted, or nobody is to be converted; says why and what to do. Nothing was written
+            then.
     """
     with _turn(engine) as connection:
         replaced = _prepare(connection, whose, terms)
         values = _bound(replaced)
-        connection.execute(_DECIDE, values | {"by": by})
+        connection.exec_driver_sql(_DECIDE, values | {"by": by})
         if replaced.dated is not None:
-            connection.execute(_CONVERT, values)
+            connection.exec_driver_sql(_CONVERT, values)
         return replaced
 
 
@@ -106,20 +108,20 @@ def _turn(engine: Engine) -> Iterator[Connection]:
     """A transaction during which no pass and no closing begins or ends, nor another replacement.
 
     Raises:
-        InputError: the wait for one of them was too long, or this role may not do it.
+        InvalidInput: the wait for one of them was too long, or this role may not do it.
     """
     try:
         with transaction(engine) as connection:
-            connection.execute(text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"))
+            connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
             yield connection
     except DBAPIError as error:
         sqlstate = getattr(error.orig, "sqlstate", None)
         if sqlstate == LOCK_NOT_AVAILABLE:
-            raise InputError(
+            raise InvalidInput(
                 "A settlement or a closing held on to its month; nothing was changed, try again when it has ended."
             ) from error
         if sqlstate == _NOT_ALLOWED:
-            raise InputError(
+            raise InvalidInput(
                 "This database role may not replace a currency: it writes movements, which is for the schema's owner; "
                 "name the owner's login in TICKETFLOW_DATABASE_URL."
             ) from error
@@ -134,8 +136,7 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
     windows = month_windows(connection, [dated or terms.from_month], zones_in_use(connection))
     zones = windows[dated or terms.from_month]
     numerator, denominator = terms.fraction(*exponents)
-    connection.execute(
-        _REPLACING,
+    connection.exec_driver_sql(_REPLACING,
         {
             "organization": whose.organization, "old": old, "new": terms.new, "from": terms.from_month.first_day,
             "before": terms.from_month.previous().first_day, "dated": None if dated is None else dated.first_day,
@@ -144,12 +145,14 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
             "timezones": list(zones), "starts": [window.starts_at for window in zones.values()],
         },
     )  # fmt: skip
-    row = connection.execute(_SUMS).one()
+    row = connection.exec_driver_sql(_SUMS).one()
+    shown = connection.exec_driver_sql(_SHOWN, {"shown": SHOWN}).all()
+    left_out = connection.exec_driver_sql(_LEFT_OUT, {"shown": SHOWN}).all()
     replaced = Replaced(
         terms=terms, old=old, old_exponent=exponents[0], new_exponent=exponents[1], decided=row.decided, dated=dated,
         why_not_yet=why_not_yet, converted=row.converted, before=int(row.before), after=int(row.after),
-        shown=tuple(Converted(*each) for each in connection.execute(_SHOWN, {"shown": SHOWN})), already=row.already,
-        left_out=tuple((each.external_ref, each.why) for each in connection.execute(_LEFT_OUT, {"shown": SHOWN})),
+        shown=tuple(Converted(*each) for each in shown), already=row.already,
+        left_out=tuple((each.external_ref, each.why) for each in left_out),
         left_out_count=row.left_out,
     )  # fmt: skip
     _require_lawful(connection, whose, replaced, row)
@@ -158,19 +161,19 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
 
 def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, row: Row[Any]) -> None:
     if not row.members and whose.organization is not None:
-        raise InputError(
+        raise InvalidInput(
             f"Organization {whose.organization!r} left before {replaced.terms.from_month} and is owed nothing in "
             f"{replaced.old}; there is nothing to replace."
         )
     if not row.members:
-        raise InputError(
+        raise InvalidInput(
             f"No organization has {replaced.old} as its currency in {replaced.terms.from_month.previous()}, the month "
             f"before; there is nothing to replace by {replaced.terms.new}."
         )
     if whose.organization is not None and replaced.left_out:
-        raise InputError(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
+        raise InvalidInput(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
     if replaced.old == replaced.terms.new and not replaced.decided and not replaced.left_out:
-        raise InputError(
+        raise InvalidInput(
             f"{replaced.old} is the currency in {replaced.terms.from_month.previous()} already; name another one with "
             "--to."
         )
@@ -179,20 +182,22 @@ def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, ro
 
 
 def _currency_before(connection: Connection, external_ref: str, month: Month) -> str:
-    row = connection.execute(_CURRENCY, {"ref": external_ref, "before": month.previous().first_day}).one_or_none()
+    row = connection.exec_driver_sql(
+        _CURRENCY, {"ref": external_ref, "before": month.previous().first_day}
+    ).one_or_none()
     if row is None:
-        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
     return str(row.currency)
 
 
 def _exponents(connection: Connection, old: str, terms: Terms) -> tuple[int, int]:
-    known = {row.code: row for row in connection.execute(_CURRENCIES, {"codes": [old, terms.new]})}
+    known = {row.code: row for row in connection.exec_driver_sql(_CURRENCIES, {"codes": [old, terms.new]})}
     for code in (old, terms.new):
         if code not in known:
-            raise InputError(f"Currency {code!r} is unknown; those that are known stand in the table currency.")
+            raise InvalidInput(f"Currency {code!r} is unknown; those that are known stand in the table currency.")
     last_day: date | None = known[terms.new].last_day
     if last_day is not None and last_day < terms.from_month.first_day:
-        raise InputError(
+        raise InvalidInput(
             f"{terms.new} is not in use any more in {terms.from_month}: its last day was {last_day}; name another one "
             "with --to."
         )
@@ -202,9 +207,9 @@ def _exponents(connection: Connection, old: str, terms: Terms) -> tuple[int, int
 def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str]:
     """The month in which is converted, the first that is not closed; or None, and why not yet."""
     installation = read_installation(connection)
-    row = connection.execute(_BOOKS).one()
+    row = connection.exec_driver_sql(_BOOKS).one()
     if row.closing is not None:
-        raise InputError(f"{Month.of_day(row.closing)} is being closed; try again when it is.")
+        raise InvalidInput(f"{Month.of_day(row.closing)} is being closed; try again when it is.")
     month = installation.first_month if row.closed is None else Month.of_day(row.closed).next()
     if month < from_month:
         return None, (
@@ -220,11 +225,11 @@ def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str
 
 
 def _require_unsettled(connection: Connection, from_month: Month) -> None:
-    row = connection.execute(_SETTLED, {"from": from_month.first_day}).one_or_none()
+    row = connection.exec_driver_sql(_SETTLED, {"from": from_month.first_day}).one_or_none()
     if row is not None:
         month, last = Month.of_day(row.month), Month.of_day(row.last)
         state = "being settled" if row.state == "OPEN" else row.state.lower()
-        raise InputError(
+        raise InvalidInput(
             f"{month} is {state}, so its currency stays; the first month from which another one can be in force is "
             f"{last.next()}."
         )
@@ -241,25 +246,23 @@ def _bound(replaced: Replaced) -> dict[str, object]:
     }
 
 
-_CURRENCY = text(f"""
-    SELECT {currency_of("CAST(:before AS date)")} AS currency FROM organization WHERE external_ref = CAST(:ref AS text)
-""")
+_CURRENCY = sql(__file__, "currency", currency_of_cast_before_as_date=currency_of("%(before)s::date"))
 
-_CURRENCIES = text("""
-    SELECT code, exponent, last_day FROM currency WHERE code = ANY (CAST(:codes AS char(3)[]))
-""")
+_CURRENCIES = """
+    SELECT code, exponent, last_day FROM currency WHERE code = ANY (%(codes)s::char(3)[])
+"""
 
-_BOOKS = text("""
+_BOOKS = """
     SELECT max(month) FILTER (WHERE state = 'CLOSED') AS closed, min(month) FILTER (WHERE state = 'CLOSING') AS closing
     FROM settlement_period
-""")
+"""
 
-_SETTLED = text("""
+_SETTLED = """
     SELECT month, state, max(month) OVER () AS last FROM settlement_period AS period
-    WHERE month >= CAST(:from AS date) AND (state <> 'OPEN' OR EXISTS (
+    WHERE month >= %(from)s::date AND (state <> 'OPEN' OR EXISTS (
         SELECT FROM settlement_pass WHERE settlement_pass.month = period.month AND settlement_pass.state = 'RUNNING'))
     ORDER BY month LIMIT 1
-""")
+"""
 
 # A conversion that no balance has taken in, since there is none of its month or a later one; or one of that very month
 # that was not read when it was closed, and so is posted later. One that is voided stands in the way of its own
@@ -268,7 +271,7 @@ _NOT_IN_THE_BOOKS = """
     SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
     FROM money_movement AS conversion
     WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
-        AND conversion.currency = CAST(:old AS char(3)) AND external_ref LIKE CAST(:conversions AS text)
+        AND conversion.currency = %(old)s::char(3) AND external_ref LIKE %(conversions)s::text
         AND occurred_at >= coalesce(CAST(last_month - 1 AS timestamp) AT TIME ZONE 'UTC', '-infinity')
         AND (
             last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
@@ -278,118 +281,56 @@ _NOT_IN_THE_BOOKS = """
                 WHERE period.month > last_month AND entry.organization_id = member.id
                     AND entry.currency = conversion.currency AND origin_month = last_month))
         AND (
-            split_part(external_ref, ':', 4) = CAST(:new AS text)
+            split_part(external_ref, ':', 4) = %(new)s::text
             OR NOT EXISTS (SELECT FROM money_movement WHERE is_void AND reverses_id = conversion.id))
-    ORDER BY split_part(external_ref, ':', 4) = CAST(:new AS text), conversion.id DESC
+    ORDER BY split_part(external_ref, ':', 4) = %(new)s::text, conversion.id DESC
     LIMIT 1
 """
 
-# Remaining is what the books carry and what waits to come into them. It is divided exactly and rounded once, half-up on
-# magnitude. An organization that left before and is owed nothing has nothing to replace. It is in balances with all its
-# currencies or with none, so its last one of any tells what they have taken in.
-_REPLACING = text(f"""
-    CREATE TEMPORARY TABLE replacing ON COMMIT DROP AS
-    WITH member AS MATERIALIZED (
-        SELECT id, external_ref, timezone, left_on, {pays_from()} AS pays_from,
-            {currency_of("CAST(:from AS date)")} AS present,
-            (SELECT max(month) FROM organization_balance WHERE organization_id = organization.id) AS last_month
-        FROM organization
-        WHERE CASE WHEN CAST(:organization AS text) IS NULL
-                THEN currency = CAST(:old AS char(3))
-                    OR id IN (SELECT organization_id FROM organization_currency WHERE currency = CAST(:old AS char(3)))
-                ELSE external_ref = CAST(:organization AS text) END
-            AND {currency_of("CAST(:before AS date)")} = CAST(:old AS char(3))
-    ), owed AS (
-        SELECT member.*, zone.starts_at, coalesce((
-                SELECT closing FROM organization_balance AS balance
-                WHERE balance.organization_id = member.id AND balance.currency = CAST(:old AS char(3))
-                ORDER BY month DESC LIMIT 1
-            ), 0) + coalesce((
-                SELECT sum(amount) FROM opening_balance
-                WHERE organization_id = member.id AND currency = CAST(:old AS char(3)) AND balance_month IS NULL
-            ), 0) + coalesce((
-                SELECT sum(amount) FROM payout
-                WHERE organization_id = member.id AND currency = CAST(:old AS char(3))
-                    AND state IN ('REJECTED', 'RETURNED') AND returned_month IS NULL
-            ), 0) AS remaining, (
-                SELECT 'payout ' || public_id || ' of ' || to_char(month, 'YYYY-MM') || ' is ' || state
-                    || '; replace its currency when it is confirmed or has come back'
-                FROM payout
-                WHERE organization_id = member.id AND currency = CAST(:old AS char(3))
-                    AND state IN ('HELD', 'REQUESTED', 'IN_DOUBT')
-                ORDER BY month LIMIT 1
-            ) AS in_flight,
-            converted.month AS converted_in, converted.currency AS converted_to
-        FROM member
-        LEFT JOIN unnest(CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]))
-            AS zone (timezone, starts_at) USING (timezone)
-        LEFT JOIN LATERAL ({_NOT_IN_THE_BOOKS}) AS converted ON true
-    ), exchanged AS (
-        SELECT owed.*, sign(remaining) * div(
-            2 * abs(remaining) * CAST(:numerator AS numeric) + CAST(:denominator AS numeric),
-            2 * CAST(:denominator AS numeric)) AS becomes
-        FROM owed
-        WHERE remaining <> 0 OR left_on IS NULL OR left_on >= CAST(:from AS date)
-    ), judged AS (
-        SELECT exchanged.*, CASE
-                WHEN converted_to <> CAST(:new AS text)
-                    THEN 'what it was owed in ' || CAST(:old AS text) || ' became ' || converted_to || ' in '
-                        || converted_in || ', and no closed books have taken that in; import voids of both movements '
-                        'first'
-                WHEN CAST(:dated AS date) IS NULL OR CAST(:old AS text) = CAST(:new AS text) THEN NULL
-                WHEN starts_at IS NULL THEN 'its time zone ' || quote_literal(timezone) || ' is unknown to tzdata'
-                WHEN in_flight IS NOT NULL THEN in_flight
-                WHEN CAST(:dated AS date) < pays_from
-                    THEN 'it is paid from ' || to_char(pays_from, 'YYYY-MM') || ' on, and what is dated before counts '
-                        'as settled elsewhere; replace its currency when that month is the first that is not closed'
-                WHEN greatest(abs(remaining), abs(becomes)) > 9223372036854775807
-                    THEN 'at this rate it would be owed more than an amount can hold'
-            END AS why
-        FROM exchanged
-    )
-    SELECT id AS organization_id, external_ref, starts_at, remaining, becomes, why,
-        why IS NULL AND present <> CAST(:new AS char(3)) AS decides,
-        why IS NULL AND CAST(:dated AS date) IS NOT NULL AND CAST(:old AS text) <> CAST(:new AS text)
-            AND remaining <> 0 AND converted_to IS NULL AS converts,
-        why IS NULL AND converted_to IS NOT NULL AS is_done
-    FROM judged
-""")
+_REPLACING = sql(
+    __file__,
+    "replacing",
+    pays_from=pays_from(),
+    currency_of_cast_from_as_date=currency_of("%(from)s::date"),
+    currency_of_cast_before_as_date=currency_of("%(before)s::date"),
+    not_in_the_books=_NOT_IN_THE_BOOKS,
+)
 
-_SUMS = text("""
+_SUMS = """
     SELECT count(*) AS members, count(*) FILTER (WHERE decides) AS decided,
         count(*) FILTER (WHERE converts) AS converted, count(*) FILTER (WHERE is_done) AS already,
         count(why) AS left_out, coalesce(sum(remaining) FILTER (WHERE converts), 0) AS before,
         coalesce(sum(becomes) FILTER (WHERE converts), 0) AS after
     FROM replacing
-""")
+"""
 
-_SHOWN = text("""
-    SELECT external_ref, CAST(remaining AS bigint), CAST(becomes AS bigint) FROM replacing WHERE converts
-    ORDER BY organization_id LIMIT CAST(:shown AS bigint)
-""")
+_SHOWN = """
+    SELECT external_ref, remaining::bigint, becomes::bigint FROM replacing WHERE converts
+    ORDER BY organization_id LIMIT %(shown)s::bigint
+"""
 
-_LEFT_OUT = text("""
+_LEFT_OUT = """
     SELECT external_ref, why FROM replacing WHERE why IS NOT NULL
-    ORDER BY organization_id LIMIT CAST(:shown AS bigint)
-""")
+    ORDER BY organization_id LIMIT %(shown)s::bigint
+"""
 
-_DECIDE = text("""
+_DECIDE = """
     INSERT INTO organization_currency (organization_id, from_month, currency, decided_by)
-    SELECT organization_id, CAST(:from AS date), CAST(:new AS char(3)),
-        CAST(:by AS text) || ' (role ' || session_user || ')'
+    SELECT organization_id, %(from)s::date, %(new)s::char(3),
+        %(by)s::text || ' (role ' || session_user || ')'
     FROM replacing WHERE decides
     ORDER BY organization_id
-""")
+"""
 
 # What is less than half a unit of the new currency is only taken out.
-_CONVERT = text("""
+_CONVERT = """
     INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount, commission_rate_bps,
         commission_tax_bps, reason, occurred_at)
-    SELECT CAST(:reference AS text) || ':' || side.name || ':' || external_ref, organization_id, 'MANUAL',
-        side.currency, CAST(side.amount AS bigint), 0, 0, CAST(:reason AS text), starts_at
+    SELECT %(reference)s::text || ':' || side.name || ':' || external_ref, organization_id, 'MANUAL',
+        side.currency, side.amount::bigint, 0, 0, %(reason)s::text, starts_at
     FROM replacing CROSS JOIN LATERAL (VALUES
-        (1, 'out', CAST(:old AS char(3)), -remaining), (2, 'in', CAST(:new AS char(3)), becomes)
+        (1, 'out', %(old)s::char(3), -remaining), (2, 'in', %(new)s::char(3), becomes)
     ) AS side (place, name, currency, amount)
     WHERE converts AND side.amount <> 0
     ORDER BY organization_id, side.place
-""")
+"""

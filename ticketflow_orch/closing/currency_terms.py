@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from decimal import Decimal
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 
 _RATE = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,18})?", re.ASCII)
@@ -25,10 +25,10 @@ class Whose:
         """What a command names.
 
         Raises:
-            InputError: neither or both are named, or the currency is no code.
+            InvalidInput: neither or both are named, or the currency is no code.
         """
         if (organization is None) == (currency is None):
-            raise InputError(
+            raise InvalidInput(
                 "Name one organization, or all that have a currency: "
                 "`ticketflow currency replace --all BGN --from-month 2026-01 --to EUR --rate 1.95583`."
             )
@@ -48,10 +48,10 @@ class Terms:
         """The terms as people write them.
 
         Raises:
-            InputError: the month, the currency's code or the rate is none.
+            InvalidInput: the month, the currency's code or the rate is none.
         """
         if not _RATE.fullmatch(rate) or not Decimal(rate):
-            raise InputError(
+            raise InvalidInput(
                 f"{rate!r} is no rate; write how many of the old currency are one of the new one, above zero and with "
                 "a point, such as 1.95583."
             )
@@ -67,8 +67,8 @@ def code(given: str) -> str:
     """The code of a currency in capitals.
 
     Raises:
-        InputError: it is none.
+        InvalidInput: it is none.
     """
     if not _CODE.fullmatch(given.upper()):
-        raise InputError(f"{given!r} is no currency; write its code of three letters, such as EUR.")
+        raise InvalidInput(f"{given!r} is no currency; write its code of three letters, such as EUR.")
     return given.upper()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.closing.checks import missing_balances
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.checks import Finding
 from ticketflow_orch.settlement.due import months_over
@@ -51,38 +51,38 @@ def months_to_close(connection: Connection, now: datetime, first_month: Month) -
 
 def ready_since(connection: Connection, month: Month) -> datetime | None:
     """Since when `month` has been in the state it is in: settled, or closed; None while it is open."""
-    since: datetime | None = connection.execute(
-        text("SELECT coalesce(closed_at, settled_at) FROM settlement_period WHERE month = :month"),
+    since: datetime | None = connection.exec_driver_sql(
+        "SELECT coalesce(closed_at, settled_at) FROM settlement_period WHERE month = %(month)s",
         {"month": month.first_day},
     ).scalar_one_or_none()
     return since
 
 
 def require_next(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
-    """Raise InputError unless it is the turn of `month` and its state allows to close it."""
+    """Raise TicketflowError unless it is the turn of `month` and its state allows to close it."""
     require_turn(connection, month, now, first_month)
     why_not = _why_not(connection, month)
     if why_not is not None:
-        raise InputError(why_not)
+        raise InvalidInput(why_not)
 
 
 def require_turn(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
-    """Raise InputError unless it is the turn of `month`, whatever its state."""
+    """Raise TicketflowError unless it is the turn of `month`, whatever its state."""
     turn = next_to_close(connection, now, first_month)
     if turn is not None and turn < month:
         state = period_state(connection, turn)
-        raise InputError(f"{turn} is {state}, and months are closed in order; close it before {month}.")
+        raise InvalidInput(f"{turn} is {state}, and months are closed in order; close it before {month}.")
     why_not = before_the_books(connection, month)
     if why_not is not None:
-        raise InputError(why_not)
+        raise InvalidInput(why_not)
 
 
 def _why_not(connection: Connection, month: Month) -> str | None:
     state = period_state(connection, month)
     if state not in {"SETTLED", "CLOSING"}:
         return f"{month} is {state}; settle it, then close it."
-    running = connection.execute(
-        text("SELECT pass FROM settlement_pass WHERE month = :month AND state = 'RUNNING'"), {"month": month.first_day}
+    running = connection.exec_driver_sql(
+        "SELECT pass FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'", {"month": month.first_day}
     ).scalar_one_or_none()
     if running is not None:
         return f"{month} is being settled by its pass {running}; let it end or settle {month} again, then close it."
@@ -95,29 +95,29 @@ def begin(engine: Engine, month: Month, now: datetime, first_month: Month) -> No
     Waits for whoever is posting. A month that another run has begun to close is left as it is.
 
     Raises:
-        InputError: see `require_next`.
+        InvalidInput: see `require_next`.
     """
     with transaction(engine) as connection:
-        connection.execute(_LOCK_PERIODS)
+        connection.exec_driver_sql(_LOCK_PERIODS)
         if period_state(connection, month) not in {"CLOSING", "CLOSED"}:
             require_next(connection, month, now, first_month)
-            connection.execute(
-                text("UPDATE settlement_period SET state = 'CLOSING' WHERE month = :month"), {"month": month.first_day}
+            connection.exec_driver_sql(
+                "UPDATE settlement_period SET state = 'CLOSING' WHERE month = %(month)s", {"month": month.first_day}
             )
 
 
 def take_back(engine: Engine, month: Month) -> None:
     """Let postings into `month` again; a month of which balances have been written stays frozen."""
     with transaction(engine) as connection:
-        connection.execute(_LOCK_PERIODS)
+        connection.exec_driver_sql(_LOCK_PERIODS)
         # By itself first: what whoever holds the period has written meanwhile is then seen.
-        connection.execute(_LOCK_PERIOD, {"month": month.first_day})
-        connection.execute(
-            text("""
+        connection.exec_driver_sql(_LOCK_PERIOD, {"month": month.first_day})
+        connection.exec_driver_sql(
+            """
                 UPDATE settlement_period SET state = 'SETTLED'
-                WHERE month = :month AND state = 'CLOSING'
-                    AND NOT EXISTS (SELECT FROM organization_balance WHERE month = :month)
-            """),
+                WHERE month = %(month)s AND state = 'CLOSING'
+                    AND NOT EXISTS (SELECT FROM organization_balance WHERE month = %(month)s)
+            """,
             {"month": month.first_day},
         )
 
@@ -125,8 +125,8 @@ def take_back(engine: Engine, month: Month) -> None:
 def has_balances(connection: Connection, month: Month) -> bool:
     """Whether a balance of `month` is written: it was found fit then, and its closing can only be finished."""
     return bool(
-        connection.execute(
-            text("SELECT EXISTS (SELECT FROM organization_balance WHERE month = :month)"), {"month": month.first_day}
+        connection.exec_driver_sql(
+            "SELECT EXISTS (SELECT FROM organization_balance WHERE month = %(month)s)", {"month": month.first_day}
         ).scalar_one()
     )
 
@@ -137,7 +137,7 @@ def is_being_closed(connection: Connection, month: Month) -> bool:
     Raises:
         IncompleteClosingError: another run has found that the month is not fit, and let postings into it again.
     """
-    state = connection.execute(_LOCK_PERIOD, {"month": month.first_day}).scalar_one()
+    state = connection.exec_driver_sql(_LOCK_PERIOD, {"month": month.first_day}).scalar_one()
     if state not in {"CLOSING", "CLOSED"}:
         raise IncompleteClosingError(f"{month} is not being closed any more; close it again.")
     return bool(state == "CLOSING")
@@ -148,35 +148,35 @@ def end(engine: Engine, month: Month, closer: Closer) -> Finding:
     with transaction(engine) as connection:
         # So that whoever is parked or unparked at this moment is so before the month is closed, or after. Both locks in
         # the order in which a settlement ends.
-        connection.execute(text("LOCK TABLE parked_organization IN SHARE MODE"))
-        connection.execute(_LOCK_PERIODS)
+        connection.exec_driver_sql("LOCK TABLE parked_organization IN SHARE MODE")
+        connection.exec_driver_sql(_LOCK_PERIODS)
         missing = missing_balances(connection, month)
         if is_being_closed(connection, month) and not missing.count:
-            connection.execute(_LEFT_OUT, {"month": month.first_day})
-            connection.execute(_CLOSE, {"month": month.first_day, "by": closer.name, "run_id": closer.run_id})
+            connection.exec_driver_sql(_LEFT_OUT, {"month": month.first_day})
+            connection.exec_driver_sql(_CLOSE, {"month": month.first_day, "by": closer.name, "run_id": closer.run_id})
         return missing
 
 
 # No pass begins meanwhile: it began before, and then is seen, or it begins after and sees what has become of the month.
 # Taken before any row of the table, so that whoever waits for a row here holds nothing that its owner needs.
-_LOCK_PERIODS = text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
+_LOCK_PERIODS = "LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"
 
-_LOCK_PERIOD = text("SELECT state FROM settlement_period WHERE month = :month FOR UPDATE")
+_LOCK_PERIOD = "SELECT state FROM settlement_period WHERE month = %(month)s FOR UPDATE"
 
 # By name, so that no later comparison of two clocks has to find out who was parked at this moment.
-_LEFT_OUT = text("""
+_LEFT_OUT = """
     INSERT INTO organization_left_out (month, organization_id)
-    SELECT DISTINCT CAST(:month AS date), organization_id FROM parked_organization AS parked
-    WHERE parked.month <= CAST(:month AS date) AND resolved_at IS NULL AND NOT EXISTS (
+    SELECT DISTINCT %(month)s::date, organization_id FROM parked_organization AS parked
+    WHERE parked.month <= %(month)s::date AND resolved_at IS NULL AND NOT EXISTS (
         SELECT FROM organization_balance AS balance
-        WHERE balance.organization_id = parked.organization_id AND balance.month = CAST(:month AS date))
-""")
+        WHERE balance.organization_id = parked.organization_id AND balance.month = %(month)s::date)
+"""
 
-_CLOSE = text("""
-    UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = :by,
-        closed_run_id = :run_id, closed_role = CASE
-            WHEN session_user = current_user THEN CAST(session_user AS text)
+_CLOSE = """
+    UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = %(by)s,
+        closed_run_id = %(run_id)s, closed_role = CASE
+            WHEN session_user = current_user THEN session_user::text
             ELSE session_user || ' as ' || current_user
         END
-    WHERE month = :month
-""")
+    WHERE month = %(month)s
+"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.queries import ParkedOrganization
@@ -47,7 +47,7 @@ class Closing:
 
 def balance_totals(connection: Connection, first: Month, last: Month) -> tuple[CurrencyBalance, ...]:
     """The sums of the months from `first` to `last` that have balances, by month and currency."""
-    rows = connection.execute(_TOTALS, {"first": first.first_day, "last": last.first_day})
+    rows = connection.exec_driver_sql(_TOTALS, {"first": first.first_day, "last": last.first_day})
     return tuple(
         CurrencyBalance(Month.of_day(row.month), row.currency, row.exponent, *(int(value) for value in row[3:]))
         for row in rows
@@ -64,8 +64,8 @@ def payable_so_far(connection: Connection, last: Month) -> dict[str, dict[Month,
 
 def closing_of(connection: Connection, month: Month) -> Closing:
     """Who closed `month`, which must be closed."""
-    row = connection.execute(
-        text("SELECT closed_by, closed_role, closed_at FROM settlement_period WHERE month = :month"),
+    row = connection.exec_driver_sql(
+        "SELECT closed_by, closed_role, closed_at FROM settlement_period WHERE month = %(month)s",
         {"month": month.first_day},
     ).one()
     return Closing(row.closed_by, row.closed_role, row.closed_at)
@@ -73,26 +73,26 @@ def closing_of(connection: Connection, month: Month) -> Closing:
 
 def organizations_left_out(connection: Connection, month: Month) -> tuple[ParkedOrganization, ...]:
     """The organizations that were parked when `month` was closed and have no balance of it, the first hundred."""
-    rows = connection.execute(_LEFT_OUT, {"month": month.first_day, "limit": _PARKED_SHOWN})
+    rows = connection.exec_driver_sql(_LEFT_OUT, {"month": month.first_day, "limit": _PARKED_SHOWN})
     return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
 
 
-_TOTALS = text("""
+_TOTALS = """
     SELECT month, balance.currency, exponent, count(*), count(*) FILTER (WHERE payable > 0),
         count(*) FILTER (WHERE closing <> 0), sum(opening), sum(net), sum(returned),
         sum(settled_elsewhere), sum(due), sum(payable), sum(closing)
     FROM organization_balance AS balance JOIN currency ON code = balance.currency
-    WHERE month BETWEEN :first AND :last
+    WHERE month BETWEEN %(first)s AND %(last)s
     GROUP BY month, balance.currency, exponent
     ORDER BY month, balance.currency
-""")
+"""
 
-_LEFT_OUT = text("""
+_LEFT_OUT = """
     SELECT DISTINCT ON (organization.id) external_ref, parked.month, coalesce(error, reason) AS why, since
     FROM parked_organization AS parked
     JOIN organization ON organization.id = parked.organization_id
-    JOIN organization_left_out AS left_out ON left_out.organization_id = organization.id AND left_out.month = :month
-    WHERE parked.month <= :month
+    JOIN organization_left_out AS left_out ON left_out.organization_id = organization.id AND left_out.month = %(month)s
+    WHERE parked.month <= %(month)s
     ORDER BY organization.id, resolved_at IS NOT NULL, parked.month
-    LIMIT :limit
-""")
+    LIMIT %(limit)s
+"""

@@ -18,7 +18,7 @@ from ticketflow_orch.db.advisory_locks import one_at_a_time
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.installation import Installation, require_agreement
 from ticketflow_orch.db.migrate import migrate, require_current_schema
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.installation.agreed_routes import adopt_routes
 from ticketflow_orch.installation.deciding import adopt
 from ticketflow_orch.local.account import account
@@ -77,7 +77,7 @@ def running(
     The stop is in order if that takes no longer than `patience` seconds.
 
     Raises:
-        InputError: as `bootstrap` does, or a database cannot be reached.
+        InvalidInput: as `bootstrap` does, or a database cannot be reached.
     """
     with serving(settings, patience, create=asked.own_server) as databases:
         yield bootstrap(settings, databases, pools, asked=asked)
@@ -97,7 +97,7 @@ def bootstrap(
     database has decided. The databases of a server of one's own are prepared only when that was asked for.
 
     Raises:
-        InputError: a schema is ahead of this code, or behind it on a server of one's own; the settings and the
+        InvalidInput: a schema is ahead of this code, or behind it on a server of one's own; the settings and the
             database disagree; or another bootstrap does not come to its end.
     """
     prepares = databases.embedded is not None or asked.own_server
@@ -205,7 +205,7 @@ def _installed(settings: Settings, databases: Databases, asked: Preparing | None
 def _require_storage(settings: Settings, databases: Databases) -> None:
     with untouched(dagster_home(settings), databases) as instance:
         if not storage_is_current(instance):
-            raise InputError("Dagster's storage is not that of the installed Dagster; run `ticketflow migrate`.")
+            raise InvalidInput("Dagster's storage is not that of the installed Dagster; run `ticketflow migrate`.")
 
 
 def _limit_pools(instance: DagsterInstance, pools: Iterable[str]) -> None:
@@ -220,7 +220,7 @@ def _upgrade_storage(instance: DagsterInstance) -> None:
     try:
         instance.upgrade()
     except CommandError:
-        raise InputError(
+        raise InvalidInput(
             "Dagster's storage is ahead of the installed Dagster; upgrade ticketflow-orch to the version that used it."
         ) from None
 

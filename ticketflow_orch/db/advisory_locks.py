@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from sqlalchemy import Engine
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 _BETWEEN_TRIES = 0.2
 
@@ -22,7 +22,7 @@ def one_at_a_time(engine: Engine, key: int, work: str, longest_wait: float) -> I
     wait for: so a second process asks again and again, since one that waited *inside* a statement would keep one.
 
     Raises:
-        InputError: the wait was too long; names `work`, which is what the other process does.
+        InvalidInput: the wait was too long; names `work`, which is what the other process does.
     """
     deadline = time.monotonic() + longest_wait
     with engine.connect() as connection:
@@ -30,7 +30,7 @@ def one_at_a_time(engine: Engine, key: int, work: str, longest_wait: float) -> I
         while not connection.exec_driver_sql(f"SELECT pg_try_advisory_xact_lock({key:d})").scalar_one():
             connection.rollback()
             if time.monotonic() > deadline:
-                raise InputError(
+                raise InvalidInput(
                     f"Another {work} has worked on this database for {longest_wait:g} s; "
                     "let it finish or end it, then run this again."
                 )

@@ -13,7 +13,9 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from ticketflow_orch.db.sql_files import sql
 
 RUN_ROLE = "ticketflow_run"
 FILE = "catalogue.json"
@@ -39,7 +41,7 @@ def expected() -> Catalogue:
 
 def found(connection: Connection) -> Catalogue:
     """What is there, in the schema public."""
-    grants = connection.execute(_GRANTS, {"role": RUN_ROLE}).scalars()
+    grants = connection.exec_driver_sql(_GRANTS, {"role": RUN_ROLE}).scalars()
     return Catalogue(dict(sorted(_objects(connection).items())), tuple(sorted(grants)))
 
 
@@ -59,7 +61,7 @@ def missing_objects(connection: Connection) -> tuple[str, ...]:
 
 def foreign_triggers(connection: Connection) -> tuple[str, ...]:
     """Triggers of others that may change or drop rows of the tables that only this project writes, in words."""
-    rows = connection.execute(_BEFORE_ROWS, {"others": list(_WRITTEN_BY_THE_APPLICATION)})
+    rows = connection.exec_driver_sql(_BEFORE_ROWS, {"others": list(_WRITTEN_BY_THE_APPLICATION)})
     return tuple(
         f"trigger {row.name} may change or drop what is written to {row.relation}, and no migration made it"
         for row in rows
@@ -72,7 +74,7 @@ def grant_faults(connection: Connection) -> tuple[str, ...]:
 
     Nothing where the role was given nothing at all: runs carry another one there.
     """
-    if not connection.execute(_IS_SET_UP, {"role": RUN_ROLE}).scalar_one():
+    if not connection.exec_driver_sql(_IS_SET_UP, {"role": RUN_ROLE}).scalar_one():
         return ()
     grants = [_grant(grant) for grant in expected().grants]
     asked = {
@@ -81,14 +83,14 @@ def grant_faults(connection: Connection) -> tuple[str, ...]:
         "columns": [column for _, column, _ in grants],
         "names": [name for _, _, name in grants],
     }
-    lacking = _by_object(connection.execute(_LACKING, asked))
+    lacking = _by_object(connection.exec_driver_sql(_LACKING, asked))
     return (*(f"role {who} may not {what}, which runs need" for who, what in lacking), *_excess(connection, asked))
 
 
 def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
     ours = {kind: [name.partition(" ")[2] for name in expected().objects if name.startswith(kind)] for kind in _KINDS}
     asked = {**asked, "tables": [*ours["table"], "alembic_version"], "functions": ours["function"]}
-    may = connection.execute(_MAY, asked).one()
+    may = connection.exec_driver_sql(_MAY, asked).one()
     if may.own:
         yield f"role {RUN_ROLE} may do all that {may.own} may, as whom nothing guards the database"
         return
@@ -99,7 +101,7 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
     ):
         if is_so:
             yield f"role {RUN_ROLE} may {what}"
-    for who, what in _by_object(connection.execute(_BEYOND, asked)):
+    for who, what in _by_object(connection.exec_driver_sql(_BEYOND, asked)):
         yield f"role {who} may {what}, which runs do not need"
 
 
@@ -109,7 +111,7 @@ def as_text(catalogue: Catalogue) -> str:
 
 
 def _objects(connection: Connection) -> Mapping[str, str]:
-    return {row.name: row.digest for row in connection.execute(_OBJECTS)}
+    return {row.name: row.digest for row in connection.exec_driver_sql(_OBJECTS)}
 
 
 def _fault(name: str, is_there: bool) -> str:
@@ -155,156 +157,35 @@ _RELATION = """
     WHERE relnamespace = CAST('public' AS regnamespace) AND relkind = 'r' AND relname <> 'alembic_version'
 """
 
-# By name, whatever order columns were added in. Whether an id may be given is asked by `order_faults`; what is switched
-# off or not valid is not there, as a foreign key whose own triggers are switched off. Row security and rules would hide
-# or turn what statements mean, a child table would add rows that no guard has seen, and events go in the order of their
-# ids. What runs with its owner's rights needs those of the outbox's owner; and who may execute it could lend them to a
-# table of their own.
-_OBJECTS = text(f"""
-    WITH relation AS MATERIALIZED ({_RELATION})
-    SELECT name, left(encode(sha256(convert_to(definition, 'UTF8')), 'hex'), 12) AS digest FROM (
-        SELECT 'table ' || relname AS name, concat_ws(',', relpersistence, relrowsecurity, relhasrules,
-                EXISTS (SELECT FROM pg_inherits WHERE inhparent = pg_class.oid), (
-                SELECT string_agg(concat_ws(' ', attname, format_type(atttypid, atttypmod), attnotnull,
-                    pg_get_expr(adbin, adrelid)), ',' ORDER BY attname COLLATE "C")
-                FROM pg_attribute LEFT JOIN pg_attrdef ON adrelid = attrelid AND adnum = attnum
-                WHERE attrelid = pg_class.oid AND attnum > 0 AND NOT attisdropped)) AS definition
-        FROM relation JOIN pg_class USING (oid, relname)
-        UNION ALL
-        SELECT 'constraint ' || relname || '.' || conname, pg_get_constraintdef(pg_constraint.oid)
-        FROM pg_constraint JOIN relation ON relation.oid = conrelid
-        LEFT JOIN pg_index ON indexrelid = conindid AND contype IN ('p', 'u', 'x')
-        WHERE contype IN ('c', 'f', 'p', 'u', 'x') AND convalidated AND NOT condeferrable
-            AND coalesce(indisvalid AND indisready, true) AND NOT EXISTS (
-                SELECT FROM pg_trigger WHERE tgconstraint = pg_constraint.oid AND tgenabled NOT IN ('O', 'A'))
-        UNION ALL
-        SELECT 'constraint ' || typname || '.' || conname, pg_get_constraintdef(pg_constraint.oid)
-        FROM pg_constraint JOIN pg_type ON pg_type.oid = contypid
-        WHERE typnamespace = CAST('public' AS regnamespace) AND contype = 'c' AND convalidated
-        UNION ALL
-        SELECT 'index ' || relation.relname || '.' || named.relname, pg_get_indexdef(indexrelid)
-        FROM pg_index JOIN relation ON relation.oid = indrelid JOIN pg_class AS named ON named.oid = indexrelid
-        WHERE indisvalid AND indisready AND NOT EXISTS (
-            SELECT FROM pg_constraint WHERE conindid = indexrelid AND contype IN ('p', 'u', 'x'))
-        UNION ALL
-        SELECT 'trigger ' || relname || '.' || tgname, pg_get_triggerdef(pg_trigger.oid)
-        FROM pg_trigger JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')
-        UNION ALL
-        SELECT 'sequence ' || relname, concat_ws(',', CAST(seqtypid AS regtype), seqincrement, seqcache, seqcycle)
-        FROM pg_class JOIN pg_sequence ON seqrelid = oid
-        WHERE relnamespace = CAST('public' AS regnamespace) AND relname = 'outbox_event_id_seq'
-        UNION ALL
-        SELECT 'function ' || CAST(CAST(oid AS regprocedure) AS text), concat_ws(',', prosrc,
-            pg_get_function_sqlbody(oid), provolatile, prosecdef, proisstrict, array_to_string(proconfig, ';'),
-            prosecdef AND has_function_privilege('public', oid, 'EXECUTE'),
-            prosecdef AND NOT pg_has_role(
-                proowner, (SELECT relowner FROM pg_class WHERE oid = to_regclass('public.outbox_event')), 'USAGE'))
-        FROM pg_proc WHERE pronamespace = CAST('public' AS regnamespace) AND prokind = 'f'
-    ) AS defined
-""")
+_OBJECTS = sql(__file__, "objects", relation=_RELATION)
 
-_GRANTS = text(f"""
-    WITH relation AS MATERIALIZED ({_RELATION})
-    SELECT privilege_type || ' ON ' || relname FROM relation JOIN pg_class USING (oid, relname)
-        CROSS JOIN LATERAL aclexplode(relacl) WHERE grantee = to_regrole(CAST(:role AS text))
-    UNION ALL
-    SELECT privilege_type || ' (' || attname || ') ON ' || relname
-    FROM relation JOIN pg_attribute ON attrelid = relation.oid CROSS JOIN LATERAL aclexplode(attacl)
-    WHERE grantee = to_regrole(CAST(:role AS text))
-    UNION ALL
-    SELECT privilege_type || ' ON ' || relname FROM pg_class CROSS JOIN LATERAL aclexplode(relacl)
-    WHERE relkind = 'S' AND relnamespace = CAST('public' AS regnamespace)
-        AND grantee = to_regrole(CAST(:role AS text))
-    UNION ALL
-    SELECT privilege_type || ' ON ' || CAST(CAST(pg_proc.oid AS regprocedure) AS text)
-    FROM pg_proc CROSS JOIN LATERAL aclexplode(proacl)
-    WHERE pronamespace = CAST('public' AS regnamespace) AND grantee = to_regrole(CAST(:role AS text))
-""")
+_GRANTS = sql(__file__, "grants", relation=_RELATION)
 
-_IS_SET_UP = text(f"""
-    WITH relation AS MATERIALIZED ({_RELATION})
-    SELECT EXISTS (
-        SELECT FROM relation JOIN pg_class USING (oid, relname) CROSS JOIN LATERAL aclexplode(relacl)
-        WHERE grantee = to_regrole(CAST(:role AS text)))
-""")
+_IS_SET_UP = sql(__file__, "is_set_up", relation=_RELATION)
 
-# Asked about the role, and about the one that asks as one of its members.
-_LACKING = text("""
-    SELECT who.name AS who, privilege, of_column, asked.name
-    FROM unnest(CAST(:privileges AS text[]), CAST(:columns AS text[]), CAST(:names AS text[]))
-        WITH ORDINALITY AS asked (privilege, of_column, name, place)
-    CROSS JOIN (
-        SELECT CAST(:role AS name) AS name
-        UNION SELECT current_user WHERE pg_has_role(current_user, CAST(:role AS name), 'MEMBER')
-    ) AS who
-    WHERE NOT CASE
-        WHEN asked.name LIKE '%(%' THEN to_regprocedure('public.' || asked.name) IS NULL
-            OR has_function_privilege(who.name, to_regprocedure('public.' || asked.name), privilege)
-        WHEN to_regclass('public.' || asked.name) IS NULL THEN true
-        WHEN of_column IS NOT NULL THEN
-            has_column_privilege(who.name, to_regclass('public.' || asked.name), of_column, privilege)
-        WHEN asked.name LIKE '%_seq' THEN
-            has_sequence_privilege(who.name, to_regclass('public.' || asked.name), privilege)
-        ELSE has_table_privilege(who.name, to_regclass('public.' || asked.name), privilege)
-    END
-    ORDER BY who.name, place
-""")
+_LACKING = sql(__file__, "lacking")
 
 # From who is, or may become, a superuser or the owner of a table nothing is withheld.
-_MAY = text("""
-    SELECT has_database_privilege(CAST(:role AS name), current_database(), 'TEMPORARY') AS temporary,
-        has_schema_privilege(CAST(:role AS name), 'public', 'CREATE') AS creates,
-        has_parameter_privilege(CAST(:role AS name), 'session_replication_role', 'SET') AS replicates,
+_MAY = """
+    SELECT has_database_privilege(%(role)s::name, current_database(), 'TEMPORARY') AS temporary,
+        has_schema_privilege(%(role)s::name, 'public', 'CREATE') AS creates,
+        has_parameter_privilege(%(role)s::name, 'session_replication_role', 'SET') AS replicates,
         coalesce(
-            (SELECT 'a superuser' FROM pg_roles WHERE rolname = CAST(:role AS name) AND rolsuper),
+            (SELECT 'a superuser' FROM pg_roles WHERE rolname = %(role)s::name AND rolsuper),
             (SELECT 'the owner of ' || relname FROM pg_class
                 WHERE relnamespace = CAST('public' AS regnamespace)
-                    AND relname = ANY (CAST(:tables AS text[]))
-                    AND pg_has_role(CAST(:role AS name), relowner, 'MEMBER')
+                    AND relname = ANY (%(tables)s::text[])
+                    AND pg_has_role(%(role)s::name, relowner, 'MEMBER')
                 ORDER BY relname LIMIT 1)) AS own
-""")
+"""
 
-# Whatever way it came to the role: granted to it, to a role that it is a member of, or to everybody.
-_BEYOND = text("""
-    WITH relation AS MATERIALIZED (
-        SELECT oid, CAST(relname AS text) AS name FROM pg_class
-        WHERE relnamespace = CAST('public' AS regnamespace) AND relname = ANY (CAST(:tables AS text[]))
-    ), held (privilege, of_column, name) AS (
-        SELECT privilege, CAST(NULL AS text), name
-        FROM relation CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER'])
-            AS privilege
-        WHERE has_table_privilege(CAST(:role AS name), oid, privilege)
-        UNION ALL
-        SELECT privilege, CAST(attname AS text), name
-        FROM relation JOIN pg_attribute ON attrelid = oid AND attnum > 0 AND NOT attisdropped
-        CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'REFERENCES']) AS privilege
-        WHERE has_column_privilege(CAST(:role AS name), oid, attnum, privilege)
-            AND NOT has_table_privilege(CAST(:role AS name), oid, privilege)
-        UNION ALL
-        SELECT 'UPDATE', NULL, CAST(relname AS text)
-        FROM relation JOIN pg_depend ON refobjid = relation.oid AND deptype IN ('a', 'i')
-        JOIN pg_class ON pg_class.oid = objid
-        WHERE CASE relkind WHEN 'S' THEN has_sequence_privilege(CAST(:role AS name), objid, 'UPDATE') END
-        UNION ALL
-        SELECT 'EXECUTE', NULL, CAST(CAST(oid AS regprocedure) AS text) FROM pg_proc
-        WHERE pronamespace = CAST('public' AS regnamespace) AND prosecdef
-            AND CAST(CAST(oid AS regprocedure) AS text) = ANY (CAST(:functions AS text[]))
-            AND has_function_privilege(CAST(:role AS name), oid, 'EXECUTE')
-    )
-    SELECT CAST(:role AS text) AS who, privilege, of_column, name FROM held
-    WHERE NOT EXISTS (
-        SELECT FROM unnest(CAST(:privileges AS text[]), CAST(:columns AS text[]), CAST(:names AS text[]))
-            AS needed (privilege, of_column, name)
-        WHERE needed.privilege = held.privilege AND needed.name = held.name
-            AND needed.of_column IS NOT DISTINCT FROM held.of_column)
-    ORDER BY name, privilege, of_column
-""")
+_BEYOND = sql(__file__, "beyond")
 
 # BEFORE each row is 1 + 2.
-_BEFORE_ROWS = text("""
-    SELECT CAST(relname AS text) AS relation, CAST(tgname AS text) AS name
+_BEFORE_ROWS = """
+    SELECT relname::text AS relation, tgname::text AS name
     FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
     WHERE relnamespace = CAST('public' AS regnamespace) AND NOT tgisinternal AND tgtype & 3 = 3
-        AND tgenabled IN ('O', 'A') AND relname <> ALL (CAST(:others AS text[]))
+        AND tgenabled IN ('O', 'A') AND relname <> ALL (%(others)s::text[])
     ORDER BY relname, tgname
-""")
+"""

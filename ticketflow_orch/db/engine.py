@@ -11,11 +11,11 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 from psycopg import sql
 from psycopg.pq import TransactionStatus
-from sqlalchemy import Connection, Engine, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 # What a session must be like for a statement to mean the same everywhere, whatever server, database or role would have
 # it. A query that row security would answer with half of the rows fails instead.
@@ -96,17 +96,17 @@ def parse_url(given: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
     """A Postgres URL from what was `given`, whatever driver it names; `variable` says in errors where it came from.
 
     Raises:
-        InputError: not a URL, or not one of Postgres. The text itself is not repeated: it may hold a password.
+        InvalidInput: not a URL, or not one of Postgres. The text itself is not repeated: it may hold a password.
     """
     example = "postgresql://user:password@host:5432/ticketflow"
     try:
         url = make_url(given)
     except (ArgumentError, ValueError):
-        raise InputError(f"{variable} is not a database URL; write it like {example}.") from None
+        raise InvalidInput(f"{variable} is not a database URL; write it like {example}.") from None
     if url.get_backend_name() not in {"postgresql", "postgres"} or not url.database:
-        raise InputError(f"{variable} must name a Postgres database; write it like {example}.")
+        raise InvalidInput(f"{variable} must name a Postgres database; write it like {example}.")
     if "@" in (url.host or ""):
-        raise InputError(f"{variable} has more than one @; write one that belongs to the password or role as %40.")
+        raise InvalidInput(f"{variable} has more than one @; write one that belongs to the password or role as %40.")
     return url
 
 
@@ -161,7 +161,7 @@ def session_faults(connection: Connection) -> tuple[str, ...]:
     given = driver.info.get_parameters().get("options", "") if isinstance(driver, psycopg.Connection) else ""
     # Of a name that is given twice the last counts.
     asked = {name.lower(): _unescaped(value) for name, value in _OPTION.findall(given)}
-    found = {row.name.lower(): row.setting for row in connection.execute(_SETTINGS)}
+    found = {row.name.lower(): row.setting for row in connection.exec_driver_sql(_SETTINGS)}
     swallowed = [
         f"{name} is {found[name]!r} in this session, though {value!r} was asked for: a pooler or a role has changed it"
         for name, value in asked.items()
@@ -199,7 +199,7 @@ def clocks(connection: Connection) -> tuple[datetime, float]:
     """
     for _ in range(_CLOCK_QUESTIONS):
         before = datetime.now(UTC)
-        database_now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        database_now: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         after = datetime.now(UTC)
         if after - before < _QUICK_ANSWER:
             break
@@ -269,4 +269,4 @@ def refuse_swallowed_error(connection: Connection) -> None:
 _OPTION = re.compile(r"-c\s*([A-Za-z_.]+)=((?:\\.|[^\\\s])*)")
 
 # Timeouts in milliseconds, as they are asked for.
-_SETTINGS = text("SELECT name, setting FROM pg_settings")
+_SETTINGS = "SELECT name, setting FROM pg_settings"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 
 from ticketflow_orch.db.engine import is_row_fault, sqlstate
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.formatting.text import without_addresses
 
 # By the class of an SQLSTATE, or the whole of it, which counts first: whether it is a precondition that was refused
@@ -99,7 +99,7 @@ def is_one_row_s(error: Exception) -> bool:
     """Whether a row explains `error`, or somebody's trigger on it; a database or a place that is away concerns all."""
     if isinstance(error, DBAPIError):
         return is_row_fault(error)
-    return isinstance(error, InputError | ArithmeticError | LookupError | TypeError | ValueError)
+    return isinstance(error, TicketflowError | ArithmeticError | LookupError | TypeError | ValueError)
 
 
 def in_words(error: BaseException) -> str:

@@ -13,10 +13,10 @@ from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 from sqlalchemy.exc import ProgrammingError
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 
@@ -73,9 +73,9 @@ def read_installation(connection: Connection) -> Installation:
     """The installation's row.
 
     Raises:
-        InputError: nothing was taken over from the environment yet.
+        InvalidInput: nothing was taken over from the environment yet.
     """
-    return _installation(connection.execute(_READ).one())
+    return _installation(connection.exec_driver_sql(_READ).one())
 
 
 def require_agreement(connection: Connection, settings: Settings, *, loaded: bool = False) -> Installation:
@@ -84,15 +84,15 @@ def require_agreement(connection: Connection, settings: Settings, *, loaded: boo
     A variable that is not set agrees; but where the code location is `loaded`, its defaults were taken for real.
 
     Raises:
-        InputError: names the variable, both values, and what to do; or nothing was taken over yet.
+        InvalidInput: names the variable, both values, and what to do; or nothing was taken over yet.
     """
-    row = connection.execute(_READ).one()
+    row = connection.exec_driver_sql(_READ).one()
     installed = _installation(row)
     faults = itertools.chain(
         disagreements(installed, settings, row.database_now, loaded=loaded), other_names(connection, installed)
     )
     for fault in faults:
-        raise InputError(fault)
+        raise InvalidInput(fault)
     return installed
 
 
@@ -100,7 +100,7 @@ def decided(connection: Connection, settings: Settings) -> Settings:
     """`settings`, with what decides about money as the database has it at this moment.
 
     Raises:
-        InputError: nothing was taken over from the environment yet.
+        InvalidInput: nothing was taken over from the environment yet.
     """
     return read_installation(connection).decided(settings)
 
@@ -128,7 +128,7 @@ def disagreements(
 
 def other_names(connection: Connection, installed: Installation) -> Iterator[str]:
     """That what is in the outbox was named under another id, if so: what is paid would be asked for again."""
-    if connection.execute(_NAMED_OTHERWISE, {"installation": installed.id}).scalar_one():
+    if connection.exec_driver_sql(_NAMED_OTHERWISE, {"installation": installed.id}).scalar_one():
         yield (
             f"The row of installation has the id {installed.id}, and what is in the outbox was named under another: a "
             "dump was restored without that row, and payouts would be asked for again under other names; restore the "
@@ -152,7 +152,7 @@ def standing_still(installed: Installation, settings: Settings) -> str | None:
 
 def is_decided(connection: Connection) -> bool:
     """Whether anything was taken over yet."""
-    return bool(connection.execute(_IS_DECIDED).scalar_one())
+    return bool(connection.exec_driver_sql(_IS_DECIDED).scalar_one())
 
 
 def fill(connection: Connection, settings: Settings, by: str, *, rehearsal: bool) -> bool:
@@ -166,28 +166,28 @@ def fill(connection: Connection, settings: Settings, by: str, *, rehearsal: bool
         "rehearsal": rehearsal,
         "by": by,
     }
-    return connection.execute(_FILL, values).rowcount == 1
+    return connection.exec_driver_sql(_FILL, values).rowcount == 1
 
 
 def locked(connection: Connection) -> Installation:
     """The row, which nobody else changes before the caller's transaction ends.
 
     Raises:
-        InputError: the session's role may not change it, as that of runs.
+        InvalidInput: the session's role may not change it, as that of runs.
     """
     try:
-        return _installation(connection.execute(_READ_FOR_CHANGE).one())
+        return _installation(connection.exec_driver_sql(_READ_FOR_CHANGE).one())
     except ProgrammingError as error:
         if not isinstance(error.orig, InsufficientPrivilege):
             raise
-        raise InputError(
+        raise InvalidInput(
             "The role in TICKETFLOW_DATABASE_URL may not change what is decided here; name the owner of the schema."
         ) from None
 
 
 def write(connection: Connection, name: str, value: str | date | datetime | bool | None, by: str) -> None:
     """Let the database have another value, in the caller's transaction; whether it may is the caller's to judge."""
-    connection.execute(_WRITES[name], {"value": value, "by": by})
+    connection.exec_driver_sql(_WRITES[name], {"value": value, "by": by})
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +206,7 @@ def changes(connection: Connection) -> tuple[Change, ...]:
     """All changes that were ever made, the oldest first."""
     return tuple(
         Change(row.name, row.before or "none", row.after or "none", row.changed_at, row.changed_by, row.changed_role)
-        for row in connection.execute(_CHANGES)
+        for row in connection.exec_driver_sql(_CHANGES)
     )
 
 
@@ -221,7 +221,7 @@ def written(value: Value) -> str:
 
 def _installation(row: Row[tuple[object, ...]]) -> Installation:
     if row.business_timezone is None:
-        raise InputError(f"This database does not say yet what decides about money in it; {_MIGRATE}.")
+        raise InvalidInput(f"This database does not say yet what decides about money in it; {_MIGRATE}.")
     return Installation(
         id=row.id,
         business_timezone=row.business_timezone,
@@ -238,7 +238,7 @@ def _installation(row: Row[tuple[object, ...]]) -> Installation:
 
 def business_timezone(connection: Connection) -> str:
     """The IANA zone in which people read instants; UTC where nothing was taken over from the environment yet."""
-    return str(connection.execute(_BUSINESS_TIMEZONE).scalar_one())
+    return str(connection.exec_driver_sql(_BUSINESS_TIMEZONE).scalar_one())
 
 
 def _variable(name: str) -> str:
@@ -249,34 +249,34 @@ def _command(name: str) -> str:
     return "ticketflow payouts from" if name == "payouts_from" else f"ticketflow installation set {name}"
 
 
-_READ = text("SELECT *, clock_timestamp() AS database_now FROM installation")
+_READ = "SELECT *, clock_timestamp() AS database_now FROM installation"
 
 # The newest are asked, whose ids are of version 8 where an installation named them.
-_NAMED_OTHERWISE = text("""
+_NAMED_OTHERWISE = """
     SELECT EXISTS (
         SELECT FROM (SELECT event_id, dedupe_key FROM outbox_event ORDER BY outbox_event.id DESC LIMIT 20) AS named
-        WHERE substr(CAST(event_id AS text), 15, 1) = '8'
-            AND event_id <> derived_id(CAST(:installation AS uuid), 'outbox_event', dedupe_key))
-""")
+        WHERE substr(event_id::text, 15, 1) = '8'
+            AND event_id <> derived_id(%(installation)s::uuid, 'outbox_event', dedupe_key))
+"""
 
-_READ_FOR_CHANGE = text("SELECT * FROM installation FOR UPDATE")
+_READ_FOR_CHANGE = "SELECT * FROM installation FOR UPDATE"
 
-_IS_DECIDED = text("SELECT business_timezone IS NOT NULL FROM installation")
+_IS_DECIDED = "SELECT business_timezone IS NOT NULL FROM installation"
 
-_CHANGES = text("SELECT * FROM installation_change ORDER BY id")
+_CHANGES = "SELECT * FROM installation_change ORDER BY id"
 
-_BUSINESS_TIMEZONE = text("SELECT coalesce(business_timezone, 'UTC') FROM installation")
+_BUSINESS_TIMEZONE = "SELECT coalesce(business_timezone, 'UTC') FROM installation"
 
-_FILL = text("""
-    UPDATE installation SET business_timezone = CAST(:business_timezone AS text),
-        first_month = CAST(:first_month AS date), payouts_from = CAST(:payouts_from AS date),
-        mail_from = CAST(:mail_from AS timestamptz), auto_close = CAST(:auto_close AS boolean),
-        rehearsal = CAST(:rehearsal AS boolean), changed_by = CAST(:by AS text)
+_FILL = """
+    UPDATE installation SET business_timezone = %(business_timezone)s::text,
+        first_month = %(first_month)s::date, payouts_from = %(payouts_from)s::date,
+        mail_from = %(mail_from)s::timestamptz, auto_close = %(auto_close)s::boolean,
+        rehearsal = %(rehearsal)s::boolean, changed_by = %(by)s::text
     WHERE business_timezone IS NULL
-""")
+"""
 
 _WRITES = {
-    name: text(f"UPDATE installation SET {name} = CAST(:value AS {kind}), changed_by = CAST(:by AS text)")
+    name: f"UPDATE installation SET {name} = CAST(%(value)s AS {kind}), changed_by = %(by)s::text"
     for name, kind in (
         ("business_timezone", "text"),
         ("first_month", "date"),

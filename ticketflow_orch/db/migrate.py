@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import PendingRollbackError
 
 from ticketflow_orch.db.advisory_locks import one_at_a_time
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 # Any constant serves, as long as every version of this project takes the same.
 _TURN = 6_240_172
@@ -26,7 +26,7 @@ def migrate(url: str | URL, revision: str = "head") -> bool:
     Safe to repeat, and to start twice at once: the second waits, then finds nothing left.
 
     Raises:
-        InputError: the schema is ahead of this code, or a step could not be finished; says what to do.
+        InvalidInput: the schema is ahead of this code, or a step could not be finished; says what to do.
     """
     engine = connect_engine(url, "ticketflow migrate", limits=_LIMITS, connections=2)
     try:
@@ -44,14 +44,14 @@ def migrate(url: str | URL, revision: str = "head") -> bool:
 
 
 def require_current_schema(engine: Engine) -> None:
-    """Raise InputError when the schema is behind or ahead of this code; names both revisions and the fix."""
+    """Raise TicketflowError when the schema is behind or ahead of this code; names both revisions and the fix."""
     with engine.connect() as connection:
         current = _current_revision(connection)
     head = _resolve("head")
     if current == head:
         return
     _refuse_unknown(current)
-    raise InputError(
+    raise InvalidInput(
         f"The database's schema is behind this code ({current or 'empty'} < {head}); run `ticketflow migrate`."
     )
 
@@ -72,16 +72,16 @@ def _upgrade(connection: Connection, revision: str) -> None:
 
 def _refuse_unknown(current: str | None) -> None:
     if current is not None and current not in revisions():
-        raise InputError(
+        raise InvalidInput(
             f"The database's schema is ahead of this code (revision {current} is unknown here); "
             "upgrade ticketflow-orch to the version that migrated it."
         )
 
 
 def _current_revision(connection: Connection) -> str | None:
-    if connection.execute(text("SELECT to_regclass('alembic_version')")).scalar_one() is None:
+    if connection.exec_driver_sql("SELECT to_regclass('alembic_version')").scalar_one() is None:
         return None
-    return connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one_or_none()
+    return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one_or_none()
 
 
 def _resolve(revision: str) -> str:

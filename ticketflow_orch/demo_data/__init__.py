@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.demo_data.organizer import Organizer, Row
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.importing.format import KINDS, Batch, Kind
 from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import Counts, import_batches
@@ -60,11 +60,11 @@ def load_demo(
     like others, and `undo_import` takes it back.
 
     Raises:
-        InputError: `months` or `organizations` is not positive.
+        InvalidInput: `months` or `organizations` is not positive.
     """
     for name, value in (("months", months), ("organizations", organizations)):
         if value < 1:
-            raise InputError(f"The demo needs at least 1 of its {name}, not {value}.")
+            raise InvalidInput(f"The demo needs at least 1 of its {name}, not {value}.")
     first_month = last_month
     for _ in range(months - 1):
         first_month = first_month.previous()
@@ -84,14 +84,14 @@ def require_no_others(engine: Engine) -> None:
     """Refuse a database with organizations that are not the demo's, since what is closed stays closed.
 
     Raises:
-        InputError: there is one; names it.
+        InvalidInput: there is one; names it.
     """
     with engine.connect() as connection:
-        other = connection.execute(
-            text("SELECT external_ref FROM organization WHERE external_ref NOT LIKE 'demo-%' LIMIT 1")
+        other = connection.exec_driver_sql(
+            "SELECT external_ref FROM organization WHERE external_ref NOT LIKE 'demo-%%' LIMIT 1"
         ).scalar_one_or_none()
     if other is not None:
-        raise InputError(
+        raise InvalidInput(
             f"The demo closes months for good, and {other!r} in this database is none of its organizations; give the "
             "demo a TICKETFLOW_HOME of its own."
         )
@@ -99,11 +99,11 @@ def require_no_others(engine: Engine) -> None:
 
 def _data_sets(connection: Connection) -> list[DemoData]:
     """The demo data sets that are there, of which there is never more than one."""
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             SELECT id, source, organizations, events, reservations, money_movements
-            FROM data_import WHERE source LIKE 'demo %' AND undone_at IS NULL
-        """)
+            FROM data_import WHERE source LIKE 'demo %%' AND undone_at IS NULL
+        """
     )
     return [
         DemoData(

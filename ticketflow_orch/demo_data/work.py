@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.demo_data.organizer import Row
 from ticketflow_orch.formatting.csv_files import Writer
@@ -49,7 +49,7 @@ def has_stories(engine: Engine) -> bool:
 def is_begun(engine: Engine) -> bool:
     """Whether any month has been settled."""
     with engine.connect() as connection:
-        return bool(connection.execute(_BEGUN).scalar_one())
+        return bool(connection.exec_driver_sql(_BEGUN).scalar_one())
 
 
 def tell_stories(engine: Engine, first: Month, last: Month) -> None:
@@ -65,7 +65,7 @@ def leave_work(engine: Engine, last: Month, by: str, home: Path) -> None:
     with engine.connect() as connection:
         done = _is_imported(connection, _MISREAD)
         currencies = _currencies(connection)
-        parked = connection.execute(_WAS_PARKED, {"organization": CLUB}).scalar_one()
+        parked = connection.exec_driver_sql(_WAS_PARKED, {"organization": CLUB}).scalar_one()
     if done:
         return
     finished = last_finished(last)
@@ -85,7 +85,7 @@ def corrections(home: Path) -> Path:
 def is_misread(engine: Engine) -> bool:
     """Whether the month that fails is still to be corrected."""
     with engine.connect() as connection:
-        return _is_imported(connection, _MISREAD) and not connection.execute(_IS_CORRECTED).scalar_one()
+        return _is_imported(connection, _MISREAD) and not connection.exec_driver_sql(_IS_CORRECTED).scalar_one()
 
 
 def _load(engine: Engine, source: str, first: Month, rows: dict[Kind, list[Row]]) -> None:
@@ -101,11 +101,13 @@ def _load(engine: Engine, source: str, first: Month, rows: dict[Kind, list[Row]]
 
 
 def _is_imported(connection: Connection, source: str) -> bool:
-    return bool(connection.execute(_IMPORTED, {"source": source}).scalar_one())
+    return bool(connection.exec_driver_sql(_IMPORTED, {"source": source}).scalar_one())
 
 
 def _currencies(connection: Connection) -> dict[str, str]:
-    return {row.external_ref: row.currency for row in connection.execute(_DRAWN, {"most": _MISREAD_ORGANIZATIONS})}
+    return {
+        row.external_ref: row.currency for row in connection.exec_driver_sql(_DRAWN, {"most": _MISREAD_ORGANIZATIONS})
+    }
 
 
 def _stories(first: Month, last: Month) -> Iterator[tuple[Kind, list[Row]]]:
@@ -170,19 +172,19 @@ def _capture(ref: str, organization: str, currency: str, amount: int, at: str, *
     return (ref, organization, "", "CAPTURE", currency, str(amount), "1000", str(tax), "", at, "", "")
 
 
-_IMPORTED = text("SELECT EXISTS (SELECT FROM data_import WHERE source = CAST(:source AS text))")
+_IMPORTED = "SELECT EXISTS (SELECT FROM data_import WHERE source = %(source)s::text)"
 
-_BEGUN = text("SELECT EXISTS (SELECT FROM settlement_period)")
+_BEGUN = "SELECT EXISTS (SELECT FROM settlement_period)"
 
-_DRAWN = text("""
+_DRAWN = """
     SELECT external_ref, currency FROM organization
-    WHERE external_ref ~ '^demo-[0-9]+$' ORDER BY external_ref LIMIT CAST(:most AS bigint)
-""")
+    WHERE external_ref ~ '^demo-[0-9]+$' ORDER BY external_ref LIMIT %(most)s::bigint
+"""
 
-_WAS_PARKED = text("""
+_WAS_PARKED = """
     SELECT EXISTS (
         SELECT FROM parked_organization JOIN organization ON organization.id = organization_id
-        WHERE external_ref = CAST(:organization AS text) AND reason IS NOT NULL)
-""")
+        WHERE external_ref = %(organization)s::text AND reason IS NOT NULL)
+"""
 
-_IS_CORRECTED = text("SELECT EXISTS (SELECT FROM money_movement WHERE external_ref = 'demo-00001-misread-1-void')")
+_IS_CORRECTED = "SELECT EXISTS (SELECT FROM money_movement WHERE external_ref = 'demo-00001-misread-1-void')"

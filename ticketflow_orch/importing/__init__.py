@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.output_files import ordinary_file
 from ticketflow_orch.importing.files import read_files
 from ticketflow_orch.importing.folder import escaped, find_files
@@ -51,11 +51,11 @@ def import_folder(
 
     Raises:
         ImportRefused: rows are bad, or are there with other content; lists them.
-        InputError: there is nothing to import, or a file cannot be read, or `problems` not written or one of them.
+        InvalidInput: there is nothing to import, or a file cannot be read, or `problems` not written or one of them.
     """
     found = find_files(folder)
     if problems is not None and ordinary_file(problems) in {path.resolve() for path in found.files.values()}:
-        raise InputError(f"{problems} is a file of the import; name another one for the problems.")
+        raise InvalidInput(f"{problems} is a file of the import; name another one for the problems.")
     with problems_file(problems) as file, import_turn(engine) as connection:
         result = import_batches(
             connection, escaped(str(folder.resolve())), read_files(found.files), first_month, progress, problems=file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 # So much of a file's beginning is looked at.
 HEAD = 4096
@@ -36,44 +36,44 @@ def require_csv(file: str, head: bytes, *, packed: bool = False) -> None:
     """Refuse `file` unless it begins like text in UTF-8; `packed`: `head` came out of a gzip file.
 
     Raises:
-        InputError: says what it is.
+        InvalidInput: says what it is.
     """
     what = _what(head)
     if what is None:
         return
     if packed:
-        raise InputError(f"What is packed in {file} is no CSV but {what}; {_CSV_AS}, and pack that.")
-    raise InputError(f"{file} is no CSV but {what}; {_fix(file, what)}.")
+        raise InvalidInput(f"What is packed in {file} is no CSV but {what}; {_CSV_AS}, and pack that.")
+    raise InvalidInput(f"{file} is no CSV but {what}; {_fix(file, what)}.")
 
 
 def require_gzip(file: str, head: bytes) -> None:
     """Refuse `file` unless it begins as gzip does.
 
     Raises:
-        InputError: says what it is.
+        InvalidInput: says what it is.
     """
     if head.startswith(_GZIP):
         return
     if not head:
-        raise InputError(f"{file} is empty, and so not a complete gzip file; make it anew.")
+        raise InvalidInput(f"{file} is empty, and so not a complete gzip file; make it anew.")
     what = _what(head)
     fix = f"name it {_stem(file)}.csv" if what is None else _fix(file, what)
-    raise InputError(f"{file} is not a complete gzip file but {what or 'text that is not packed'}; {fix}.")
+    raise InvalidInput(f"{file} is not a complete gzip file but {what or 'text that is not packed'}; {fix}.")
 
 
 def require_parquet(file: str, head: bytes) -> None:
     """Refuse `file` unless it begins as Parquet does.
 
     Raises:
-        InputError: says what it is.
+        InvalidInput: says what it is.
     """
     if head.startswith(_PARQUET):
         return
     if not head:
-        raise InputError(f"{file} is empty, and so not a readable Parquet file; make it anew.")
+        raise InvalidInput(f"{file} is empty, and so not a readable Parquet file; make it anew.")
     what = _what(head)
     fix = f"name it {_stem(file)}.csv" if what is None else _fix(file, what)
-    raise InputError(f"{file} is not a readable Parquet file but {what or 'text'}; {fix}.")
+    raise InvalidInput(f"{file} is not a readable Parquet file but {what or 'text'}; {fix}.")
 
 
 def _what(head: bytes) -> str | None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.importing.disguises import HEAD, require_csv, require_gzip, require_parquet
 from ticketflow_orch.importing.folder import escaped
 from ticketflow_orch.importing.format import KINDS, Batch, Kind
@@ -34,8 +34,8 @@ def read_files(files: dict[str, Path]) -> Iterator[Batch]:
     """The rows of `files`, kind by kind; each batch must be read before the next is asked for.
 
     Raises:
-        InputError: a file cannot be read, is not what its name says, is not UTF-8, has a row beyond all bounds, or its
-            header is not what the kind asks for.
+        InvalidInput: a file cannot be read, is not what its name says, is not UTF-8, has a row beyond all bounds, or
+            its header is not what the kind asks for.
     """
     for kind in KINDS:
         if kind.name not in files:
@@ -44,7 +44,7 @@ def read_files(files: dict[str, Path]) -> Iterator[Batch]:
         with closing(_records(kind, path)) as records:
             header = next(records, None)
             if header is None:
-                raise InputError(f"{path.name} is empty; its first line must name the columns.")
+                raise InvalidInput(f"{path.name} is empty; its first line must name the columns.")
             columns = [name or "" for name in header[1]]
             _check_header(kind, path.name, columns)
             yield Batch(kind, path.name, columns, records)
@@ -55,21 +55,21 @@ def _records(kind: Kind, path: Path) -> Generator[_Record]:
         yield from _parquet_records(path) if path.suffix == ".parquet" else _csv_records(kind, path)
     except OSError as error:
         # What a gzip file has wrong is one too, and has been told.
-        raise InputError(f"{path} cannot be read ({error.strerror or error}); let this account read it.") from None
+        raise InvalidInput(f"{path} cannot be read ({error.strerror or error}); let this account read it.") from None
 
 
 def _check_header(kind: Kind, file: str, columns: list[str]) -> None:
     known = [column.name for column in kind.columns]
     for name in columns:
         if name not in known:
-            raise InputError(
+            raise InvalidInput(
                 f"{file} has an unknown column {name!r}; the columns of {kind.name} are {', '.join(known)}."
             )
         if columns.count(name) > 1:
-            raise InputError(f"{file} has the column {name!r} more than once; keep one of them.")
+            raise InvalidInput(f"{file} has the column {name!r} more than once; keep one of them.")
     for column in kind.columns:
         if column.name not in columns and not column.optional:
-            raise InputError(f"{file} has no column {column.name!r}; add it, with empty cells where it may be empty.")
+            raise InvalidInput(f"{file} has no column {column.name!r}; add it, with empty cells where it may be empty.")
 
 
 def _csv_records(kind: Kind, path: Path) -> Generator[_Record]:
@@ -90,12 +90,12 @@ def _csv_records(kind: Kind, path: Path) -> Generator[_Record]:
                 lines.next_row()
         except csv.Error as error:
             fault = "a carriage return stands outside of quotation marks" if _NEW_LINE in str(error) else str(error)
-            raise InputError(
+            raise InvalidInput(
                 f"{path.name} is not well-formed CSV in the row that starts on line {lines.start} ({fault}); "
                 "look for a quotation mark that is not closed or not doubled."
             ) from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise InputError(f"{path.name} is not a complete gzip file ({error}); make it anew.") from None
+            raise InvalidInput(f"{path.name} is not a complete gzip file ({error}); make it anew.") from None
 
 
 class _Lines:
@@ -139,12 +139,14 @@ class _Lines:
         text = self._text(line, "utf-8-sig")
         self._require_commas(text)
         if "\r" in text.rstrip("\r\n"):
-            raise InputError(f"{self._file} ends its lines with carriage returns alone; save it with line feeds (LF).")
+            raise InvalidInput(
+                f"{self._file} ends its lines with carriage returns alone; save it with line feeds (LF)."
+            )
         return text
 
     def _require_bounded(self) -> None:
         if self._length > LONGEST_ROW:
-            raise InputError(
+            raise InvalidInput(
                 f"{self._file}: the row that starts on line {self.start} is longer than {LONGEST_ROW:,} bytes, which "
                 "no row is; look for a quotation mark that is not closed, or for missing line ends."
             )
@@ -153,7 +155,7 @@ class _Lines:
         for separator, name in _SEPARATORS.items():
             cells = [cell.strip(' "') for cell in header.rstrip("\r\n").split(separator)]
             if len(cells) > 1 and any(column.name in cells for column in self._kind.columns):
-                raise InputError(f"{self._file} is separated by {name}; separate its cells by commas.")
+                raise InvalidInput(f"{self._file} is separated by {name}; separate its cells by commas.")
 
     def _text(self, line: bytes, encoding: str) -> str:
         try:
@@ -162,7 +164,7 @@ class _Lines:
             byte = line[error.start]
             guess = bytes([byte]).decode("cp1252", "ignore")
             likely = f", which is {guess!r} in Latin-1 (Windows-1252), its likely encoding" if guess else ""
-            raise InputError(
+            raise InvalidInput(
                 f"{self._file} is not UTF-8: line {self._number} holds the byte {byte:#04x}{likely}; save it as UTF-8."
             ) from None
 
@@ -185,30 +187,30 @@ def _parquet_records(path: Path) -> Generator[_Record]:
         if getattr(error, "errno", None) is not None:
             raise
         fault = " ".join(escaped(str(error)).split())
-        raise InputError(f"{path.name} is not a readable Parquet file ({fault}); make it anew.") from None
+        raise InvalidInput(f"{path.name} is not a readable Parquet file ({fault}); make it anew.") from None
 
 
 def _texts(file: str, column: str, cells: pa.Array) -> list[str | None]:
     """The cells as the text that would stand in a CSV file."""
     if pa.types.is_floating(cells.type):
-        raise InputError(f"{file} holds the column {column!r} as {cells.type}; write whole numbers as int64.")
+        raise InvalidInput(f"{file} holds the column {column!r} as {cells.type}; write whole numbers as int64.")
     if pa.types.is_timestamp(cells.type) and cells.type.tz is not None:
         # As UTC, because to write out another zone's times Arrow would ask the operating system's zone data.
         cells = cells.cast(pa.timestamp(cells.type.unit, "UTC"))
     try:
         texts = cells.cast(pa.string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-        raise InputError(f"{file} holds the column {column!r} as {cells.type}; write it as text.") from None
+        raise InvalidInput(f"{file} holds the column {column!r} as {cells.type}; write it as text.") from None
     longest = pc.max(pc.binary_length(texts)).as_py()
     if longest is not None and longest > LONGEST_ROW:
-        raise InputError(
+        raise InvalidInput(
             f"{file} holds a cell of {longest:,} bytes in the column {column!r}; "
             f"shorten it, no cell is longer than {LONGEST_ROW:,}."
         )
     try:
         found: list[str | None] = texts.to_pylist()
     except UnicodeDecodeError as error:
-        raise InputError(
+        raise InvalidInput(
             f"{file} holds the byte {error.object[error.start]:#04x} in the column {column!r}, which is not UTF-8; "
             "write its text in UTF-8."
         ) from None

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.importing.format import KINDS
 
 ENDINGS = (".csv", ".csv.gz", ".parquet")
@@ -29,15 +29,15 @@ def find_files(folder: Path) -> Found:
     """What there is in `folder`. What is like nothing that an import reads is left alone.
 
     Raises:
-        InputError: there is no such folder, nothing to import in it, two files for one kind, or something whose name
+        InvalidInput: there is no such folder, nothing to import in it, two files for one kind, or something whose name
             is almost that of a file to be read: it was meant to be.
     """
     try:
         if not folder.is_dir():
-            raise InputError(f"There is no folder {folder}; name one that holds {_NAMES[0]}.csv and the like.")
+            raise InvalidInput(f"There is no folder {folder}; name one that holds {_NAMES[0]}.csv and the like.")
         there = sorted(folder.iterdir())
     except OSError as error:
-        raise InputError(f"{folder} cannot be read ({error.strerror}); let this account read it.") from None
+        raise InvalidInput(f"{folder} cannot be read ({error.strerror}); let this account read it.") from None
     files: dict[str, Path] = {}
     others = []
     for path in there:
@@ -45,14 +45,16 @@ def find_files(folder: Path) -> Found:
         if kind is None:
             others.append(path.name)
         elif not path.is_file():
-            raise InputError(f"{path} is no file; put the file itself there.")
+            raise InvalidInput(f"{path} is no file; put the file itself there.")
         elif kind in files:
-            raise InputError(f"The folder {folder} holds {files[kind].name} and {path.name}; keep one file for {kind}.")
+            raise InvalidInput(
+                f"The folder {folder} holds {files[kind].name} and {path.name}; keep one file for {kind}."
+            )
         else:
             files[kind] = path
     _refuse_misnamed(folder, others, files)
     if not files:
-        raise InputError(
+        raise InvalidInput(
             f"The folder {folder} holds nothing to import; it needs at least one of {', '.join(_NAMES)}, "
             f"ending in {', '.join(ENDINGS)}."
         )
@@ -75,7 +77,7 @@ def _refuse_misnamed(folder: Path, names: list[str], files: dict[str, Path]) -> 
     they = "which is no name of a file to import; rename it, or take it"
     if len(meant) > 1:
         they = "which are no names of files to import; rename them, or take them"
-    raise InputError(f"The folder {folder} holds {found}{listed}, {they} out of the folder.")
+    raise InvalidInput(f"The folder {folder} holds {found}{listed}, {they} out of the folder.")
 
 
 def _kind_meant(name: str) -> str | None:

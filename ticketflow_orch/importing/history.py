@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
 
@@ -15,7 +16,7 @@ def history_to_be_paid(connection: Connection) -> Iterator[str]:
 
     Who comes with history has most likely been paid for it where they come from. `link` has made the tables.
     """
-    row = connection.execute(_TO_BE_PAID).one()
+    row = connection.exec_driver_sql(_TO_BE_PAID).one()
     if row.movements:
         yield (
             f"{counted(row.movements, 'movement')} of {counted(row.organizations, 'organization')} new to the books, "
@@ -25,23 +26,4 @@ def history_to_be_paid(connection: Connection) -> Iterator[str]:
         )
 
 
-# Months as UTC has them, which is near enough for a warning.
-_TO_BE_PAID = text("""
-    WITH last AS (
-        SELECT CAST(max(month) AS date) AS closed FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
-    ), early AS (
-        SELECT organization_ref, organization_id, line,
-            CAST(date_trunc('month', occurred_at AT TIME ZONE 'UTC') AS date) AS month
-        FROM linked_money_movement, last
-        WHERE present_id IS NULL AND occurred_at < (closed + interval '1 month') AT TIME ZONE 'UTC'
-    )
-    SELECT count(*) AS movements, count(DISTINCT early.organization_id) AS organizations,
-        (array_agg(organization_ref ORDER BY early.line))[1] AS example, (SELECT closed FROM last) AS closed
-    FROM early
-    LEFT JOIN organization AS stored ON stored.id = early.organization_id
-    LEFT JOIN linked_organization AS new ON new.external_ref = organization_ref AND new.present_id IS NULL
-    WHERE early.month >= coalesce(
-            CAST(new.payouts_from || '-01' AS date), stored.payouts_from, (SELECT payouts_from FROM installation))
-        AND NOT EXISTS (
-            SELECT FROM organization_balance AS balance WHERE balance.organization_id = early.organization_id)
-""")
+_TO_BE_PAID = sql(__file__, "to_be_paid")

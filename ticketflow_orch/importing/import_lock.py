@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 # A row that somebody else inserted, or changed, or closed, after our snapshot; or a deadlock.
 _CHANGED_MEANWHILE = frozenset({"23505", "40001", "40P01", "55000"})
@@ -23,7 +23,7 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
     sees every settlement that runs; one that starts later waits for it.
 
     Raises:
-        InputError: the wait was too long, or another session changed the same rows at the same moment.
+        InvalidInput: the wait was too long, or another session changed the same rows at the same moment.
     """
     try:
         with transaction(engine) as connection:
@@ -41,12 +41,12 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
     except DBAPIError as error:
         sqlstate = getattr(error.orig, "sqlstate", None)
         if sqlstate == LOCK_NOT_AVAILABLE:
-            raise InputError(
+            raise InvalidInput(
                 "Another session, most likely another import, held on to what this one needs; "
                 "nothing was changed, try again when it has ended."
             ) from error
         if sqlstate in _CHANGED_MEANWHILE:
-            raise InputError(
+            raise InvalidInput(
                 f"Another session changed the same rows at the same moment ({_message(error)}); "
                 "nothing was changed, try again."
             ) from error

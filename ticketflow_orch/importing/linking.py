@@ -6,8 +6,6 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from sqlalchemy import text
-
 from ticketflow_orch.importing.format import (
     EVENTS,
     KINDS,
@@ -103,10 +101,10 @@ _LINKED = {
     """,
 }
 
-_FIRST_INSTANTS = text("""
+_FIRST_INSTANTS = """
     CREATE TEMP TABLE first_instant ON COMMIT DROP AS
-    SELECT * FROM unnest(CAST(:zones AS text[]), CAST(:instants AS timestamptz[])) AS zone (timezone, starts_at)
-""")
+    SELECT * FROM unnest(%(zones)s::text[], %(instants)s::timestamptz[]) AS zone (timezone, starts_at)
+"""
 
 
 def link(staging: Staging, first_month: Month) -> None:
@@ -117,7 +115,7 @@ def link(staging: Staging, first_month: Month) -> None:
     for kind in KINDS:
         _drop_repeated(staging, kind)
     connection = staging.connection
-    connection.execute(_FIRST_INSTANTS, _first_instants(first_month))
+    connection.exec_driver_sql(_FIRST_INSTANTS, _first_instants(first_month))
     # Nobody else tells the planner about temporary tables.
     connection.exec_driver_sql(f"ANALYZE first_instant, {', '.join(f'staged_{kind.table}' for kind in KINDS)}")
     for kind in KINDS:

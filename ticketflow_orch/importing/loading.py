@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.importing.currencies import unusual_currencies
 from ticketflow_orch.importing.format import (
@@ -80,7 +80,7 @@ class ImportResult:
 
 
 # An event that is closed to new reservations while we insert some would make their trigger refuse them.
-_HOLD_EVENTS = text("""
+_HOLD_EVENTS = """
     WITH held AS MATERIALIZED (
         SELECT id FROM event
         WHERE id IN (
@@ -88,43 +88,43 @@ _HOLD_EVENTS = text("""
         ORDER BY id FOR SHARE
     )
     SELECT count(*) FROM held
-""")
+"""
 
-_RECORD = text("""
+_RECORD = """
     INSERT INTO data_import (source, organizations, events, reservations, money_movements, opening_balances)
-    VALUES (CAST(:source AS text), CAST(:organizations AS bigint), CAST(:events AS bigint),
-        CAST(:reservations AS bigint), CAST(:money_movements AS bigint), CAST(:opening_balances AS bigint))
+    VALUES (%(source)s::text, %(organizations)s::bigint, %(events)s::bigint,
+        %(reservations)s::bigint, %(money_movements)s::bigint, %(opening_balances)s::bigint)
     RETURNING id
-""")
+"""
 
 _INSERT = {
-    ORGANIZATIONS: text("""
+    ORGANIZATIONS: """
         INSERT INTO organization (id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
             joined_on, left_on, contact_email, locale, payouts_from, import_id)
         SELECT id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
             joined_on, left_on, contact_email, locale, CAST(payouts_from || '-01' AS date),
-            CAST(:import_id AS bigint)
+            %(import_id)s::bigint
         FROM linked_organization WHERE present_id IS NULL ORDER BY line
-    """),
-    EVENTS: text("""
+    """,
+    EVENTS: """
         INSERT INTO event (id, public_id, external_ref, organization_id, title, status, starts_at, ends_at, timezone,
             venue, closed_at, import_id)
         SELECT id, derived_id((SELECT id FROM installation), 'event', external_ref), external_ref, organization_id,
             title, status, starts_at, ends_at, timezone, venue, CASE status WHEN 'CLOSED' THEN ends_at END,
-            CAST(:import_id AS bigint)
+            %(import_id)s::bigint
         FROM linked_event WHERE present_id IS NULL ORDER BY line
-    """),
-    RESERVATIONS: text("""
+    """,
+    RESERVATIONS: """
         INSERT INTO reservation (id, public_ref, event_id, buyer_email, quantity, status, created_at, expires_at,
             payment_started_at, confirmed_at, expired_at, import_id)
         SELECT id, external_ref, event_id, buyer_email, quantity, status, created_at, expires_at,
             payment_started_at, confirmed_at, CASE status WHEN 'EXPIRED' THEN expires_at END,
-            CAST(:import_id AS bigint)
+            %(import_id)s::bigint
         FROM linked_reservation WHERE present_id IS NULL ORDER BY line
-    """),
+    """,
     # One statement, because a movement may reverse one that comes later in the file. What tells the order of recording
     # is drawn here, under the table's lock, and takes the place of the ids by which staged rows know each other.
-    MONEY_MOVEMENTS: text("""
+    MONEY_MOVEMENTS: """
         WITH drawn AS MATERIALIZED (
             SELECT staged_id, nextval('money_movement_id_seq') AS id
             FROM (SELECT id AS staged_id FROM linked_money_movement WHERE present_id IS NULL ORDER BY line) AS fresh
@@ -134,17 +134,17 @@ _INSERT = {
         OVERRIDING SYSTEM VALUE
         SELECT drawn.id, external_ref, organization_id, reservation_id, kind, is_void,
             coalesce(target.id, reverses_id), currency, amount, commission_rate_bps, commission_tax_bps, reason,
-            occurred_at, CAST(:import_id AS bigint)
+            occurred_at, %(import_id)s::bigint
         FROM linked_money_movement AS linked
         JOIN drawn ON drawn.staged_id = linked.id
         LEFT JOIN drawn AS target ON target.staged_id = linked.reverses_id
         ORDER BY drawn.id
-    """),
-    OPENING_BALANCES: text("""
+    """,
+    OPENING_BALANCES: """
         INSERT INTO opening_balance (id, organization_id, currency, amount, import_id)
-        SELECT id, organization_id, currency, amount, CAST(:import_id AS bigint)
+        SELECT id, organization_id, currency, amount, %(import_id)s::bigint
         FROM linked_opening_balance WHERE present_id IS NULL ORDER BY line
-    """),
+    """,
 }
 
 
@@ -165,13 +165,13 @@ def import_batches(
 
     Raises:
         ImportRefused: rows are bad; lists them.
-        InputError: a batch cannot be read.
+        InvalidInput: a batch cannot be read.
     """
     staging = Staging(connection, progress, problems)
     for batch in batches:
         staging.copy(batch)
     link(staging, first_month)
-    connection.execute(_HOLD_EVENTS)
+    connection.exec_driver_sql(_HOLD_EVENTS)
     judge(staging)
     staging.findings.refuse_any()
     notes = odd_but_allowed(staging)
@@ -181,17 +181,17 @@ def import_batches(
     warnings = (*unusual_currencies(connection), *history_to_be_paid(connection))
     if any(new.values()):
         counts = {kind.name: new[kind] for kind in KINDS}
-        import_id = connection.execute(_RECORD, {"source": source, **counts}).scalar_one()
+        import_id = connection.exec_driver_sql(_RECORD, {"source": source, **counts}).scalar_one()
         for kind in KINDS:
             if new[kind]:
-                connection.execute(_INSERT[kind], {"import_id": import_id})
+                connection.exec_driver_sql(_INSERT[kind], {"import_id": import_id})
                 staging.report(f"loading {kind.name}", new[kind])
     return ImportResult(import_id, source, _counts(new), _counts(existing), warnings, notes)
 
 
 def _count_existing(connection: Connection, kind: Kind) -> int:
-    query = text(f"SELECT count(*) FROM linked_{kind.table} WHERE present_id IS NOT NULL")  # noqa: S608
-    return int(connection.execute(query).scalar_one())
+    query = f"SELECT count(*) FROM linked_{kind.table} WHERE present_id IS NOT NULL"  # noqa: S608
+    return int(connection.exec_driver_sql(query).scalar_one())
 
 
 def _counts(rows: dict[Kind, int]) -> Counts:

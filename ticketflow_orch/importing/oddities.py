@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sqlalchemy import text
-
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.importing.format import KINDS, Kind
 from ticketflow_orch.importing.staging import Staging
@@ -32,13 +30,13 @@ def _far_from_now(staging: Staging, kind: Kind) -> Iterator[str]:
     if not instants:
         return
     cells = ", ".join(f"('{name}', {kind.position(name)}, {value})" for name, value in instants.items())
-    found = staging.connection.execute(
-        text(f"""
+    found = staging.connection.exec_driver_sql(
+        f"""
             SELECT "column", count(*) AS rows, min(line) AS line, min(value) AS earliest, max(value) AS latest
             FROM linked_{kind.table} CROSS JOIN LATERAL (VALUES {cells}) AS cell ("column", position, value)
             WHERE present_id IS NULL AND ({_FAR})
             GROUP BY "column", position ORDER BY position
-        """)  # noqa: S608 - our own names only
+        """  # noqa: S608 - our own names only
     )
     for row in found:
         span = f"{row.earliest:%Y-%m-%d}" + (f" to {row.latest:%Y-%m-%d}" if row.latest != row.earliest else "")

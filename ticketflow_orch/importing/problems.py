@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TextIO, cast
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.csv_files import Writer
 from ticketflow_orch.formatting.output_files import ordinary_file
@@ -60,7 +60,7 @@ class ProblemCount:
     count: int
 
 
-class ImportRefused(InputError):  # noqa: N818 - a refusal, like the database's
+class ImportRefused(InvalidInput):
     """Rows are bad, so nothing was imported. `problems` are the first hundred in order, `count` is how many there are.
 
     `summary` counts all of them by kind, the most frequent first. The message is a sentence, and the problems one a
@@ -115,7 +115,7 @@ class Findings:
         self._file = file
         self._counted: Counter[tuple[str, str, str]] = Counter()
         self._kept: list[Found] = []
-        connection.execute(_TABLE)
+        connection.exec_driver_sql(_TABLE)
 
     def note(self, problem: Problem, order: Order) -> None:
         """Count one problem, which belongs at `order`."""
@@ -129,12 +129,12 @@ class Findings:
 
     def note_found_by(self, query: str, kind: int, file: str) -> bool:
         """Count what `query` finds, rows of line, position, column, value and reason; returns whether it found any."""
-        inserted = self._connection.execute(text(_INSERT.format(query=query)), {"kind": kind, "file": file})
+        inserted = self._connection.exec_driver_sql(_INSERT.format(query=query), {"kind": kind, "file": file})
         return inserted.rowcount > 0
 
     def refuse_any(self) -> None:
         """Raise ImportRefused unless nothing was found."""
-        for row in self._connection.execute(_SUMMARY):
+        for row in self._connection.exec_driver_sql(_SUMMARY):
             self._counted[row.file, row.column, row.reason] += row.number
         if not self._counted:
             return
@@ -145,7 +145,7 @@ class Findings:
         raise ImportRefused(tuple(problem for _, problem in first), self._counted.total(), summary)
 
     def _rows(self, query: str) -> Iterator[Found]:
-        for row in self._connection.execute(text(query).execution_options(yield_per=1_000)):
+        for row in self._connection.exec_driver_sql(query, execution_options={"yield_per": 1_000}):
             yield (
                 (row.kind, row.line, row.position),
                 Problem(row.file, row.line, row.column, _shortened(row.value or ""), row.reason),
@@ -157,7 +157,7 @@ def problems_file(path: Path | None) -> Iterator[ProblemFile | None]:
     """A file for the problems of one import, in its place once the block has judged all rows; None without a path.
 
     Raises:
-        InputError: it cannot be written; before anything else is done.
+        InvalidInput: it cannot be written; before anything else is done.
     """
     if path is None:
         yield None
@@ -167,7 +167,7 @@ def problems_file(path: Path | None) -> Iterator[ProblemFile | None]:
     try:
         file = draft.open("w", encoding="utf-8", newline="")
     except OSError as error:
-        raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from None
+        raise InvalidInput(f"The file {path} cannot be written ({error.strerror}); name another one.") from None
     try:
         with file, tempfile.SpooledTemporaryFile(_IN_MEMORY) as spool:
             try:
@@ -189,24 +189,24 @@ def _shortened(value: str) -> str:
     return value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}…"
 
 
-_TABLE = text("""
+_TABLE = """
     CREATE TEMP TABLE found_problem (
         kind integer, line bigint, position integer, file text, "column" text, value text, reason text
     ) ON COMMIT DROP
-""")
+"""
 
 _INSERT = """
     INSERT INTO found_problem
-    SELECT CAST(:kind AS integer), line, position, CAST(:file AS text), "column", value, reason FROM ({query}) AS found
+    SELECT %(kind)s::integer, line, position, %(file)s::text, "column", value, reason FROM ({query}) AS found
 """
 
 # What a reason says of one row alone comes after a comma or a colon, or is the number of a line.
-_SUMMARY = text(r"""
+_SUMMARY = r"""
     SELECT file, "column",
         regexp_replace(regexp_replace(reason, '[,:] .*$', ''), '^stands on line \d+ ', 'stands on an earlier line ')
             AS reason,
         count(*) AS number
     FROM found_problem GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-""")
+"""
 
 _ROWS = "SELECT * FROM found_problem ORDER BY kind, line, position"

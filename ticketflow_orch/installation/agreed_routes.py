@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.installation import locked, read_installation, write
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.outbox.delivery.configuration import delivery_file, read_routes
 from ticketflow_orch.settings import Settings
 
@@ -20,10 +20,10 @@ def agreeing(routes: str) -> Callable[[Connection], None]:
 
 
 def require_routes(connection: Connection, routes: str) -> None:
-    """Raise InputError unless the database has these routes; says what is different, and how to accept it."""
+    """Raise TicketflowError unless the database has these routes; says what is different, and how to accept it."""
     differences = routes_changed(read_installation(connection).routes_digest, routes)
     if differences:
-        raise InputError(f"Nothing is delivered from here: {'; '.join(differences)}; {FIX}.")
+        raise InvalidInput(f"Nothing is delivered from here: {'; '.join(differences)}; {FIX}.")
 
 
 FIX = "name the right file in TICKETFLOW_DELIVERY, or let the database have it: `ticketflow installation accept-routes`"

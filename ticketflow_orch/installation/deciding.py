@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.installation import fill, is_decided, locked, said_here, write, written
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import in_words, judged, paid_of_closed
 from ticketflow_orch.periods.zones import zones_in_use
@@ -26,7 +26,7 @@ def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = Fals
     """Take over what decides from `settings`, unless the database says it already; returns whether it was done now.
 
     Raises:
-        InputError: a database that has worked without it would leave months behind, or pay closed ones, by what
+        InvalidInput: a database that has worked without it would leave months behind, or pay closed ones, by what
             `settings` say; or `rehearsal` is wanted of one that was made for real, or holds organizations.
     """
     with transaction(engine) as connection:
@@ -43,11 +43,11 @@ def change(engine: Engine, name: str, value: str, by: str) -> tuple[str, str]:
     """Let the database have another `value` of `name`; returns the value before and after, as variables have them.
 
     Raises:
-        InputError: there is no such value, it is not changed so, or the change would be wrong; nothing is changed.
+        InvalidInput: there is no such value, it is not changed so, or the change would be wrong; nothing is changed.
     """
     if name not in CHANGEABLE:
         why = _ELSEWHERE.get(name, f"name one of {', '.join(CHANGEABLE)}")
-        raise InputError(f"{name} cannot be set: {why}.")
+        raise InvalidInput(f"{name} cannot be set: {why}.")
     wanted = None if name == "mail_from" and value == _NONE else parse_setting(name, value)
     with transaction(engine) as connection:
         installed = locked(connection)
@@ -60,45 +60,45 @@ def change(engine: Engine, name: str, value: str, by: str) -> tuple[str, str]:
 
 
 def _require_new(connection: Connection) -> None:
-    row = connection.execute(_NEW).one()
+    row = connection.exec_driver_sql(_NEW).one()
     if not row.rehearsal and (row.is_decided or row.has_organizations):
-        raise InputError(
+        raise InvalidInput(
             "This database is not made for rehearsals, and becomes none; name a new one and "
             "`ticketflow migrate --rehearsal` it."
         )
 
 
 def _require_sound(connection: Connection, settings: Settings) -> None:
-    """Raise InputError where what `settings` say is wrong for what an older version did in the database."""
+    """Raise TicketflowError where what `settings` say is wrong for what an older version did in the database."""
     first = Month.parse(settings.first_month)
-    begun = connection.execute(_FIRST_BEGUN, {"then": first.first_day}).scalar_one()
+    begun = connection.exec_driver_sql(_FIRST_BEGUN, {"then": first.first_day}).scalar_one()
     if begun is not None:
         month = Month.of_day(begun)
-        raise InputError(
+        raise InvalidInput(
             f"{said_here(settings, 'first_month')}, and {month} has begun to be settled in this database; set it to "
             f"{month} or an earlier month, then migrate again."
         )
     pays = paid_of_closed(connection, Month.parse(settings.payouts_from)) if settings.payouts_from else ()
     if pays:
-        raise InputError(
+        raise InvalidInput(
             f"{said_here(settings, 'payouts_from')}, by which closed months pay {in_words(pays)}; unset it and migrate "
             f"again, then `ticketflow payouts from {settings.payouts_from}`, which asks whether that is right."
         )
 
 
 def _require_fit(connection: Connection, now: Month, then: Month) -> None:
-    """Raise InputError where the first month cannot become `then`: months would be left behind, or come too late."""
+    """Refuse `then` as the first month where months would be left behind, or would come too late."""
     if then < now:
-        closed = connection.execute(_FIRST_CLOSED).scalar_one()
+        closed = connection.exec_driver_sql(_FIRST_CLOSED).scalar_one()
         if closed is not None and then < Month.of_day(closed):
-            raise InputError(
+            raise InvalidInput(
                 f"first_month cannot be {then}: {Month.of_day(closed)} is closed, and nothing before it will be; enter "
                 "what is owed from before as opening balances."
             )
         return
-    begun = connection.execute(_FIRST_BEGUN, {"then": then.first_day}).scalar_one()
+    begun = connection.exec_driver_sql(_FIRST_BEGUN, {"then": then.first_day}).scalar_one()
     if begun is not None:
-        raise InputError(
+        raise InvalidInput(
             f"first_month cannot be {then}: {Month.of_day(begun)} has begun to be settled, and the months after it "
             "would wait for it for ever."
         )
@@ -107,35 +107,35 @@ def _require_fit(connection: Connection, now: Month, then: Month) -> None:
     if not zones:
         return
     parameters = {"zones": zones, "starts": starts, "latest": max(starts)}
-    earliest = connection.execute(_FIRST_MOVEMENT, parameters).scalar_one_or_none()
+    earliest = connection.exec_driver_sql(_FIRST_MOVEMENT, parameters).scalar_one_or_none()
     if earliest is not None:
-        raise InputError(
+        raise InvalidInput(
             f"first_month cannot be {then}: nobody would settle the movements before it, such as {earliest!r}."
         )
 
 
-_NEW = text("""
+_NEW = """
     SELECT rehearsal, business_timezone IS NOT NULL AS is_decided,
         EXISTS (SELECT FROM organization) AS has_organizations
     FROM installation FOR UPDATE OF installation
-""")
+"""
 
-_FIRST_CLOSED = text("SELECT min(month) FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')")
+_FIRST_CLOSED = "SELECT min(month) FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')"
 
-_FIRST_BEGUN = text("""
+_FIRST_BEGUN = """
     SELECT min(month) FROM (
         SELECT month FROM settlement_period UNION ALL SELECT month FROM settlement_pass
     ) AS begun
-    WHERE month < CAST(:then AS date)
-""")
+    WHERE month < %(then)s::date
+"""
 
 # In its organization's own zone.
-_FIRST_MOVEMENT = text("""
+_FIRST_MOVEMENT = """
     SELECT money_movement.external_ref
     FROM money_movement
     JOIN organization ON organization.id = organization_id
-    JOIN unnest(CAST(:zones AS text[]), CAST(:starts AS timestamptz[])) AS beginning (timezone, starts_at)
+    JOIN unnest(%(zones)s::text[], %(starts)s::timestamptz[]) AS beginning (timezone, starts_at)
         USING (timezone)
-    WHERE occurred_at < CAST(:latest AS timestamptz) AND occurred_at < starts_at
+    WHERE occurred_at < %(latest)s::timestamptz AND occurred_at < starts_at
     ORDER BY occurred_at LIMIT 1
-""")
+"""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.outbox.alerts import alert_once
 
@@ -44,34 +44,34 @@ def note(
     `key`: what it is remembered by, where that is not its id. `at_once`: not only when it is met a second time.
     """
     key = str(row.id) if key is None else key
-    connection.execute(_NOTE, {"job": job, "key": key, "name": str(row.called), "error": row.error, "now": now})
+    connection.exec_driver_sql(_NOTE, {"job": job, "key": key, "name": str(row.called), "error": row.error, "now": now})
     to_alert = {"job": job, "key": key, "at_once": at_once, "most": ALERTED}
-    if connection.execute(_TO_ALERT, to_alert).rowcount == 0:
+    if connection.exec_driver_sql(_TO_ALERT, to_alert).rowcount == 0:
         return
     alert = row.alert(job)
     # Each break has a name of its own, and the first one the same after a restore.
-    breaks = connection.execute(_BREAKS, {"kind": alert.kind, "key": alert.key}).scalar_one()
+    breaks = connection.exec_driver_sql(_BREAKS, {"kind": alert.kind, "key": alert.key}).scalar_one()
     alert_once(connection, replace(alert, key=f"{alert.key} #{breaks + 1}") if breaks else alert, now)
 
 
 def known(connection: Connection, job: str, scope: str = "") -> list[str]:
     """The keys of the rows that `job` leaves out, without the `scope` that they begin with; the least tried first."""
-    return list(connection.execute(_KNOWN, {"job": job, "scope": scope}).scalars())
+    return list(connection.exec_driver_sql(_KNOWN, {"job": job, "scope": scope}).scalars())
 
 
 def end(connection: Connection, job: str, keys: Sequence[str]) -> None:
     """The breaks of these rows are over."""
-    connection.execute(_END, {"job": job, "keys": list(keys)})
+    connection.exec_driver_sql(_END, {"job": job, "keys": list(keys)})
 
 
 def end_others(connection: Connection, job: str, still: Sequence[BadRow], scope: str = "") -> None:
     """The breaks of all rows but `still` are over, of those whose keys begin with `scope`."""
-    connection.execute(_END_OTHERS, {"job": job, "keys": [str(row.id) for row in still], "scope": scope})
+    connection.exec_driver_sql(_END_OTHERS, {"job": job, "keys": [str(row.id) for row in still], "scope": scope})
 
 
 def left_out(connection: Connection, most: int = 20) -> tuple[LeftOutRow, ...]:
     """The first `most` rows that each job leaves out, the oldest break first."""
-    return tuple(LeftOutRow(*row) for row in connection.execute(_LEFT_OUT, {"most": most}))
+    return tuple(LeftOutRow(*row) for row in connection.exec_driver_sql(_LEFT_OUT, {"most": most}))
 
 
 def is_left_out(job: str, key: str) -> str:
@@ -81,42 +81,45 @@ def is_left_out(job: str, key: str) -> str:
 
 def any_to_try(job: str) -> str:
     """SQL: whether `job` leaves out a row that it has not tried since `:tried_before`."""
-    return f"EXISTS (SELECT FROM bad_row WHERE job = '{job}' AND tried_at <= CAST(:tried_before AS timestamptz))"
+    return f"EXISTS (SELECT FROM bad_row WHERE job = '{job}' AND tried_at <= %(tried_before)s::timestamptz)"
 
 
-_NOTE = text("""
+_NOTE = """
     INSERT INTO bad_row (job, row_key, name, error, since, tried_at)
-    VALUES (:job, :key, :name, :error, CAST(:now AS timestamptz), CAST(:now AS timestamptz))
+    VALUES (%(job)s, %(key)s, %(name)s, %(error)s, %(now)s::timestamptz, %(now)s::timestamptz)
     ON CONFLICT (job, row_key) DO UPDATE
         SET name = excluded.name, error = excluded.error, tried_at = excluded.tried_at
-""")
+"""
 
-_TO_ALERT = text("""
+_TO_ALERT = """
     UPDATE bad_row SET alerted_at = clock_timestamp()
-    WHERE job = :job AND row_key = :key AND alerted_at IS NULL AND (CAST(:at_once AS boolean) OR tried_at <> since)
-        AND (SELECT count(*) FROM bad_row AS other WHERE other.job = :job AND other.alerted_at IS NOT NULL) < :most
-""")
+    WHERE job = %(job)s AND row_key = %(key)s AND alerted_at IS NULL
+        AND (%(at_once)s::boolean OR tried_at <> since)
+        AND (
+            SELECT count(*) FROM bad_row AS other WHERE other.job = %(job)s AND other.alerted_at IS NOT NULL
+        ) < %(most)s
+"""
 
-_BREAKS = text("SELECT count(*) FROM alert WHERE kind = :kind AND (key = :key OR starts_with(key, :key || ' #'))")
+_BREAKS = "SELECT count(*) FROM alert WHERE kind = %(kind)s AND (key = %(key)s OR starts_with(key, %(key)s || ' #'))"
 
-_KNOWN = text("""
-    SELECT substr(row_key, length(:scope) + 1) FROM bad_row
-    WHERE job = :job AND starts_with(row_key, :scope) ORDER BY tried_at, row_key
-""")
+_KNOWN = """
+    SELECT substr(row_key, length(%(scope)s) + 1) FROM bad_row
+    WHERE job = %(job)s AND starts_with(row_key, %(scope)s) ORDER BY tried_at, row_key
+"""
 
-_END = text("DELETE FROM bad_row WHERE job = :job AND row_key = ANY (CAST(:keys AS text[]))")
+_END = "DELETE FROM bad_row WHERE job = %(job)s AND row_key = ANY (%(keys)s::text[])"
 
-_END_OTHERS = text("""
+_END_OTHERS = """
     DELETE FROM bad_row
-    WHERE job = :job AND starts_with(row_key, :scope) AND row_key <> ALL (CAST(:keys AS text[]))
-""")
+    WHERE job = %(job)s AND starts_with(row_key, %(scope)s) AND row_key <> ALL (%(keys)s::text[])
+"""
 
-_LEFT_OUT = text("""
-    SELECT job, name, error, since, total - CAST(:most AS bigint) AS more FROM (
+_LEFT_OUT = """
+    SELECT job, name, error, since, total - %(most)s::bigint AS more FROM (
         SELECT job, name, error, since, count(*) OVER (PARTITION BY job) AS total,
             row_number() OVER (PARTITION BY job ORDER BY since, name) AS place
         FROM bad_row
     ) AS numbered
-    WHERE place <= CAST(:most AS bigint)
+    WHERE place <= %(most)s::bigint
     ORDER BY job, place
-""")
+"""

@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, sqlstate, transaction
@@ -140,7 +140,7 @@ class ChunkedWork(Generic[Effect]):
     apply: Callable[[Connection, Sequence[int]], Effect]
     size: int
     bad: list[BadRow] = field(default_factory=list)
-    name: TextClause | None = None
+    name: str | None = None
     job: str | None = None
     scope: str = ""
     now: datetime | None = None
@@ -288,7 +288,7 @@ class ChunkedWork(Generic[Effect]):
         if self.name is None:
             return None
         with self.engine.connect() as connection:
-            return connection.execute(self.name, {"id": row}).scalar_one_or_none()
+            return connection.exec_driver_sql(self.name, {"id": row}).scalar_one_or_none()
 
 
 def is_held(error: Exception) -> bool:
@@ -297,7 +297,7 @@ def is_held(error: Exception) -> bool:
 
 
 def _be_patient(connection: Connection, seconds: float) -> None:
-    connection.execute(_SET_PATIENCE, {"patience": f"{round(seconds * 1000)}ms"})
+    connection.exec_driver_sql(_SET_PATIENCE, {"patience": f"{round(seconds * 1000)}ms"})
 
 
 @dataclass
@@ -337,4 +337,4 @@ class InKeyOrder(Generic[Key, Effect]):
             return step(connection, *values)
 
 
-_SET_PATIENCE = text("SELECT set_config('lock_timeout', :patience, true)")
+_SET_PATIENCE = "SELECT set_config('lock_timeout', %(patience)s, true)"

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.retrying import retried
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.account import owner_name
 from ticketflow_orch.outbox.alerts import Alert
 
@@ -99,12 +100,12 @@ def _claim(engine: Engine, job: str, key: str, lease: float, *, again: bool) -> 
     parameters = {"job": job, "key": key, "owner": owner_name(), "lease": lease}
     while True:
         with transaction(engine) as connection:
-            attempt = connection.execute(_CLAIM, parameters).scalar_one_or_none()
+            attempt = connection.exec_driver_sql(_CLAIM, parameters).scalar_one_or_none()
         if attempt is not None:
             return Claim(job, key, attempt, lease)
         # In a statement of its own: the one above does not see what it had to wait for.
         with engine.connect() as connection:
-            row = connection.execute(_LOOK, parameters).one_or_none()
+            row = connection.exec_driver_sql(_LOOK, parameters).one_or_none()
         if row is not None and row.state == "COMPLETED":
             return Done(row.result or {})
         if again and row is not None and row.state == "PROCESSING" and row.owner == owner_name():
@@ -130,7 +131,10 @@ def finish_late(connection: Connection, held: Claim, result: Mapping[str, Any]) 
     """
     again = replace(held, attempt=held.attempt + 1)
     values = _fence(held) | {"owner": owner_name()}
-    if connection.execute(_TAKE_BACK, values).rowcount == 0 and not connection.execute(_IS_OURS, values).scalar_one():
+    if (
+        connection.exec_driver_sql(_TAKE_BACK, values).rowcount == 0
+        and not connection.exec_driver_sql(_IS_OURS, values).scalar_one()
+    ):
         raise OvertakenError(f"{held.job} {held.key}: attempt {held.attempt} was overtaken; it changes nothing")
     finish(connection, again, result)
     return again
@@ -159,7 +163,7 @@ def heartbeat(engine: Engine, held: Claim) -> Iterator[threading.Event]:
             # A database that is away for a moment costs a beat; the lease has room for another.
             rest = min(_NEXT_BEAT, held.lease / 3)
             with suppress(DBAPIError), transaction(engine) as connection:
-                if connection.execute(_BEAT, _fence(held)).rowcount == 0:
+                if connection.exec_driver_sql(_BEAT, _fence(held)).rowcount == 0:
                     lost.set()
                     return
                 rest = held.lease / 3
@@ -175,32 +179,34 @@ def heartbeat(engine: Engine, held: Claim) -> Iterator[threading.Event]:
 
 def stale_claims(connection: Connection) -> tuple[Execution, ...]:
     """Claims whose holder let the lease end without finishing."""
-    return tuple(Execution(*row) for row in connection.execute(_STALE))
+    return tuple(Execution(*row) for row in connection.exec_driver_sql(_STALE))
 
 
 def sweep(connection: Connection) -> tuple[Execution, ...]:
     """Fail the stale claims, so that each is found by one sweep only; whoever still believes in one is fenced off."""
-    return tuple(Execution(*row) for row in connection.execute(_SWEEP))
+    return tuple(Execution(*row) for row in connection.exec_driver_sql(_SWEEP))
 
 
 def executions(connection: Connection, job: str | None = None, limit: int = 50) -> tuple[Execution, ...]:
     """The last `limit` claims, of one job or of all, the newest first."""
-    return tuple(Execution(*row) for row in connection.execute(_LIST, {"job": job, "limit": limit}))
+    return tuple(Execution(*row) for row in connection.exec_driver_sql(_LIST, {"job": job, "limit": limit}))
 
 
 def release(connection: Connection, job: str, key: str) -> None:
     """Take a claim from its holder by hand: it becomes FAILED, and whoever held it is fenced off.
 
     Raises:
-        InputError: there is no such claim in PROCESSING.
+        InvalidInput: there is no such claim in PROCESSING.
     """
-    if connection.execute(_RELEASE, {"job": job, "key": key}).rowcount == 0:
-        raise InputError(f"No claim ({job}, {key}) is being processed; `ticketflow claims list` shows those there are.")
+    if connection.exec_driver_sql(_RELEASE, {"job": job, "key": key}).rowcount == 0:
+        raise InvalidInput(
+            f"No claim ({job}, {key}) is being processed; `ticketflow claims list` shows those there are."
+        )
 
 
 def _end(connection: Connection, held: Claim, state: str, result: Mapping[str, Any]) -> None:
     values = _fence(held) | {"state": state, "result": json.dumps(result, default=str)}
-    if connection.execute(_END, values).rowcount == 0:
+    if connection.exec_driver_sql(_END, values).rowcount == 0:
         raise OvertakenError(f"{held.job} {held.key}: attempt {held.attempt} was overtaken; it changes nothing")
 
 
@@ -208,77 +214,60 @@ def _fence(held: Claim) -> dict[str, Any]:
     return {"job": held.job, "key": held.key, "attempt": held.attempt, "lease": held.lease}
 
 
-_CLAIM = text("""
+_CLAIM = """
     INSERT INTO job_execution AS held (job, idempotency_key, state, owner, lease_until)
-    VALUES (:job, :key, 'PROCESSING', :owner, clock_timestamp() + make_interval(secs => :lease))
+    VALUES (%(job)s, %(key)s, 'PROCESSING', %(owner)s, clock_timestamp() + make_interval(secs => %(lease)s))
     ON CONFLICT (job, idempotency_key) DO UPDATE SET
         state = 'PROCESSING', attempt = held.attempt + 1, owner = excluded.owner, heartbeat_at = clock_timestamp(),
         lease_until = excluded.lease_until, started_at = clock_timestamp(), finished_at = NULL, result = NULL
     WHERE held.state = 'FAILED' OR (held.state = 'PROCESSING' AND held.lease_until < clock_timestamp())
     RETURNING attempt
-""")
+"""
 
-_LOOK = text("""
+_LOOK = """
     SELECT state, owner, attempt, lease_until, result, lease_until >= now.at AS held,
         CAST(extract(epoch FROM lease_until - now.at) AS float) AS remaining
-    FROM (SELECT clock_timestamp() AS at) AS now, job_execution WHERE job = :job AND idempotency_key = :key
-""")
+    FROM (SELECT clock_timestamp() AS at) AS now, job_execution WHERE job = %(job)s AND idempotency_key = %(key)s
+"""
 
-_BEAT = text("""
+_BEAT = """
     UPDATE job_execution
-    SET heartbeat_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => :lease)
-    WHERE job = :job AND idempotency_key = :key AND attempt = :attempt AND state = 'PROCESSING'
-""")
+    SET heartbeat_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
+    WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s AND state = 'PROCESSING'
+"""
 
-_END = text("""
-    UPDATE job_execution SET state = :state, result = CAST(:result AS jsonb), lease_until = NULL,
+_END = """
+    UPDATE job_execution SET state = %(state)s, result = %(result)s::jsonb, lease_until = NULL,
         finished_at = clock_timestamp()
-    WHERE job = :job AND idempotency_key = :key AND attempt = :attempt
-        AND (state = 'PROCESSING' OR (state = 'COMPLETED' AND :state = 'COMPLETED'))
-""")
+    WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s
+        AND (state = 'PROCESSING' OR (state = 'COMPLETED' AND %(state)s = 'COMPLETED'))
+"""
 
 # A sweep leaves the attempt as it was; who takes a claim, or releases it by hand, counts it up.
-_TAKE_BACK = text("""
-    UPDATE job_execution SET state = 'PROCESSING', attempt = attempt + 1, owner = :owner, finished_at = NULL,
+_TAKE_BACK = """
+    UPDATE job_execution SET state = 'PROCESSING', attempt = attempt + 1, owner = %(owner)s, finished_at = NULL,
         result = NULL, heartbeat_at = clock_timestamp(),
-        lease_until = clock_timestamp() + make_interval(secs => :lease), started_at = clock_timestamp()
-    WHERE job = :job AND idempotency_key = :key AND attempt = :attempt AND state = 'FAILED'
-""")
+        lease_until = clock_timestamp() + make_interval(secs => %(lease)s), started_at = clock_timestamp()
+    WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s AND state = 'FAILED'
+"""
 
-_IS_OURS = text("""
+_IS_OURS = """
     SELECT EXISTS (
         SELECT FROM job_execution
-        WHERE job = :job AND idempotency_key = :key AND attempt = CAST(:attempt AS integer) + 1
-            AND state = 'COMPLETED' AND owner = :owner)
-""")
+        WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s::integer + 1
+            AND state = 'COMPLETED' AND owner = %(owner)s)
+"""
 
 _COLUMNS = "job, idempotency_key, state, attempt, owner, heartbeat_at, lease_until"
 
-_STALE = text(f"""
-    SELECT {_COLUMNS} FROM job_execution
-    WHERE state = 'PROCESSING' AND lease_until < clock_timestamp()
-    ORDER BY job, idempotency_key
-""")
+_STALE = sql(__file__, "stale", columns=_COLUMNS)
 
-_SWEEP = text(f"""
-    UPDATE job_execution SET state = 'FAILED', lease_until = NULL, finished_at = clock_timestamp(),
-        result = jsonb_build_object('error', 'the lease ran out')
-    WHERE (job, idempotency_key) IN (
-            SELECT job, idempotency_key FROM job_execution
-            WHERE state = 'PROCESSING' AND lease_until < clock_timestamp()
-            FOR UPDATE SKIP LOCKED)
-        AND state = 'PROCESSING' AND lease_until < clock_timestamp()
-    RETURNING {_COLUMNS}
-""")
+_SWEEP = sql(__file__, "sweep", columns=_COLUMNS)
 
-_LIST = text(f"""
-    SELECT {_COLUMNS} FROM job_execution
-    WHERE CAST(:job AS text) IS NULL OR job = :job
-    ORDER BY started_at DESC LIMIT CAST(:limit AS bigint)
-""")
+_LIST = sql(__file__, "list", columns=_COLUMNS)
 
-_RELEASE = text("""
+_RELEASE = """
     UPDATE job_execution SET state = 'FAILED', attempt = attempt + 1, lease_until = NULL,
         finished_at = clock_timestamp(), result = jsonb_build_object('error', 'released by hand')
-    WHERE job = :job AND idempotency_key = :key AND state = 'PROCESSING'
-""")
+    WHERE job = %(job)s AND idempotency_key = %(key)s AND state = 'PROCESSING'
+"""

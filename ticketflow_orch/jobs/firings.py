@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.clock import parse_instant
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.alerts import Alert
 
 # Set by every schedule on the runs it requests: the tick's own tag is hidden. Retries and re-executions inherit it.
@@ -57,7 +58,7 @@ def scheduled_firing(job: str, run_id: str, tags: Mapping[str, str]) -> Firing |
     """The firing that the tags of the run `run_id` tell of; None when no schedule asked for it.
 
     Raises:
-        InputError: the window's tag is not an instant; somebody has written it by hand.
+        InvalidInput: the window's tag is not an instant; somebody has written it by hand.
     """
     if SCHEDULED_FOR not in tags:
         return None
@@ -116,10 +117,10 @@ def record(connection: Connection, firing: Firing) -> Outcome:
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
-    connection.execute(
-        text("SELECT pg_advisory_xact_lock(hashtextextended(:window, 0))"), {"window": f"{firing.job} {firing.key}"}
+    connection.exec_driver_sql(
+        "SELECT pg_advisory_xact_lock(hashtextextended(%(window)s, 0))", {"window": f"{firing.job} {firing.key}"}
     )
-    outcome: Outcome = connection.execute(_RECORD, values).scalar_one()
+    outcome: Outcome = connection.exec_driver_sql(_RECORD, values).scalar_one()
     return outcome
 
 
@@ -133,13 +134,13 @@ def recorded_here(connection: Connection, firing: Firing) -> Outcome | None:
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
-    outcome: Outcome | None = connection.execute(_RECORDED, values).scalar_one_or_none()
+    outcome: Outcome | None = connection.exec_driver_sql(_RECORDED, values).scalar_one_or_none()
     return outcome
 
 
 def duplicate_windows(connection: Connection, within: timedelta = timedelta(days=7)) -> tuple[DuplicateWindow, ...]:
     """The windows with a duplicate firing `within` the last days, whether or not anybody has been alerted of them."""
-    rows = connection.execute(_DUPLICATES, {"within": within})
+    rows = connection.exec_driver_sql(_DUPLICATES, {"within": within})
     return tuple(
         DuplicateWindow(
             row.job,
@@ -153,33 +154,20 @@ def duplicate_windows(connection: Connection, within: timedelta = timedelta(days
     )
 
 
-_RECORD = text("""
-    INSERT INTO job_firing (job, scheduled_for, partition, host, pid, run_id, parent_run_id, outcome)
-    SELECT CAST(:job AS text), CAST(:scheduled_for AS timestamptz), CAST(:partition AS text), :host, :pid,
-        CAST(:run_id AS text), CAST(:parent_run_id AS text),
-        CASE
-            WHEN CAST(:parent_run_id AS text) IS NOT NULL THEN 'RETRY'
-            WHEN EXISTS (
-                SELECT FROM job_firing
-                WHERE job = CAST(:job AS text) AND scheduled_for = CAST(:scheduled_for AS timestamptz)
-                    AND partition IS NOT DISTINCT FROM CAST(:partition AS text)) THEN 'DUPLICATE'
-            ELSE 'ACCEPTED'
-        END
-    RETURNING outcome
-""")
+_RECORD = sql(__file__, "record")
 
-_RECORDED = text("""
+_RECORDED = """
     SELECT outcome FROM job_firing
-    WHERE job = CAST(:job AS text) AND scheduled_for = CAST(:scheduled_for AS timestamptz)
-        AND partition IS NOT DISTINCT FROM CAST(:partition AS text)
-        AND run_id = :run_id AND host = :host AND pid = :pid
+    WHERE job = %(job)s::text AND scheduled_for = %(scheduled_for)s::timestamptz
+        AND partition IS NOT DISTINCT FROM %(partition)s::text
+        AND run_id = %(run_id)s AND host = %(host)s AND pid = %(pid)s
     ORDER BY fired_at DESC LIMIT 1
-""")
+"""
 
-_DUPLICATES = text("""
+_DUPLICATES = """
     WITH duplicated AS (
         SELECT DISTINCT job, scheduled_for, partition FROM job_firing
-        WHERE outcome = 'DUPLICATE' AND fired_at >= clock_timestamp() - CAST(:within AS interval)
+        WHERE outcome = 'DUPLICATE' AND fired_at >= clock_timestamp() - %(within)s::interval
     )
     SELECT job, scheduled_for, duplicated.partition, array_agg(DISTINCT run_id) AS runs,
         array_agg(DISTINCT host) AS hosts
@@ -187,4 +175,4 @@ _DUPLICATES = text("""
     WHERE job_firing.partition IS NOT DISTINCT FROM duplicated.partition AND parent_run_id IS NULL
     GROUP BY job, scheduled_for, duplicated.partition
     ORDER BY scheduled_for, job
-""")
+"""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.outbox.alerts import Alert
 
@@ -53,12 +53,12 @@ def without_firing(connection: Connection, windows: Iterable[Expected]) -> tuple
         "instants": [window.scheduled_for for window in wanted],
         "partitions": [window.partition for window in wanted],
     }
-    return tuple(wanted[place - 1] for place in connection.execute(_WITHOUT_FIRING, values).scalars())
+    return tuple(wanted[place - 1] for place in connection.exec_driver_sql(_WITHOUT_FIRING, values).scalars())
 
 
 def first_firing(connection: Connection) -> datetime | None:
     """When the oldest start on record was. Of windows before it nobody can tell whether they were missed."""
-    first: datetime | None = connection.execute(text("SELECT min(fired_at) FROM job_firing")).scalar_one()
+    first: datetime | None = connection.exec_driver_sql("SELECT min(fired_at) FROM job_firing").scalar_one()
     return first
 
 
@@ -69,13 +69,13 @@ def overdue(job: str, due_since: datetime | None, now: datetime, interval: timed
     return Overdue(job, due_since)
 
 
-_WITHOUT_FIRING = text("""
+_WITHOUT_FIRING = """
     SELECT place FROM unnest(
-        CAST(:jobs AS text[]), CAST(:instants AS timestamptz[]), CAST(:partitions AS text[])
+        %(jobs)s::text[], %(instants)s::timestamptz[], %(partitions)s::text[]
     ) WITH ORDINALITY AS expected (job, scheduled_for, partition, place)
     WHERE NOT EXISTS (
         SELECT FROM job_firing
         WHERE job_firing.job = expected.job AND job_firing.scheduled_for = expected.scheduled_for
             AND job_firing.partition IS NOT DISTINCT FROM expected.partition)
     ORDER BY place
-""")
+"""

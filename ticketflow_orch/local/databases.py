@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO
 
-from sqlalchemy import text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import TCP, connect_engine, parse_url
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import Settings
 
@@ -49,7 +48,7 @@ def resolve(settings: Settings) -> Databases:
     """The databases that `settings` mean; nothing is started or asked.
 
     Raises:
-        InputError: one of the two URLs is missing or wrong, or both name the same database.
+        InvalidInput: one of the two URLs is missing or wrong, or both name the same database.
     """
     server = EmbeddedServer(settings.home)
     ours = _with_driver(server.url("ticketflow"), "psycopg")
@@ -57,13 +56,13 @@ def resolve(settings: Settings) -> Databases:
     if settings.database_url is None and settings.dagster_database_url is None:
         return Databases(ours, dagsters, server)
     if settings.database_url is None:
-        raise InputError(f"{DAGSTERS} is set but {OURS} is not; set both, or neither for the embedded server.")
+        raise InvalidInput(f"{DAGSTERS} is set but {OURS} is not; set both, or neither for the embedded server.")
     if settings.dagster_database_url is None:
-        raise InputError(f"{OURS} is set but {DAGSTERS} is not; set it to a second database, for Dagster's storage.")
+        raise InvalidInput(f"{OURS} is set but {DAGSTERS} is not; set it to a second database, for Dagster's storage.")
     given = _with_driver(parse_url(settings.database_url.get_secret_value(), OURS), "psycopg")
     dagster = _with_driver(parse_url(settings.dagster_database_url.get_secret_value(), DAGSTERS), "psycopg2")
     if _address(given) == _address(dagster):
-        raise InputError(f"{OURS} and {DAGSTERS} both name {_place(given)}; each needs a database of its own.")
+        raise InvalidInput(f"{OURS} and {DAGSTERS} both name {_place(given)}; each needs a database of its own.")
     # What we hand to child processes and print for shells names the embedded server outright; it stays ours to run.
     if (given, dagster) == (ours, dagsters):
         return Databases(given, dagster, server)
@@ -82,7 +81,7 @@ def serving(
     storage is needed at all.
 
     Raises:
-        InputError: a database cannot be reached or made; one sentence says which and why.
+        InvalidInput: a database cannot be reached or made; one sentence says which and why.
     """
     databases = resolve(settings)
     if databases.embedded is None:
@@ -99,7 +98,7 @@ def ensure_running(settings: Settings) -> Databases:
     """Both databases, existing and answering; the embedded server runs on until `stop`.
 
     Raises:
-        InputError: as `serving` does.
+        InvalidInput: as `serving` does.
     """
     databases = resolve(settings)
     if databases.embedded is None:
@@ -116,11 +115,11 @@ def embedded(settings: Settings) -> EmbeddedServer:
     """The embedded server, running or not.
 
     Raises:
-        InputError: the settings name a server that is not ours.
+        InvalidInput: the settings name a server that is not ours.
     """
     server = resolve(settings).embedded
     if server is None:
-        raise InputError(f"{OURS} names a server of your own; only the embedded one is started and stopped here.")
+        raise InvalidInput(f"{OURS} names a server of your own; only the embedded one is started and stopped here.")
     return server
 
 
@@ -128,7 +127,7 @@ def stop(settings: Settings) -> bool:
     """Stop the embedded server, whoever uses it; returns whether it was running.
 
     Raises:
-        InputError: the settings name a server that is not ours.
+        InvalidInput: the settings name a server that is not ours.
     """
     server = embedded(settings)
     if not server.directory.is_dir():
@@ -145,7 +144,7 @@ def fault(url: URL, variable: str) -> str | None:
     engine = connect_engine(url, "ticketflow reachability", connections=1)
     try:
         with engine.connect() as connection:
-            version = int(connection.execute(text("SHOW server_version_num")).scalar_one()) // 10_000
+            version = int(connection.exec_driver_sql("SHOW server_version_num").scalar_one()) // 10_000
     except DBAPIError as error:
         return f"No connection to {_place(url)} ({_reason(error)}); start that server or correct {variable}."
     finally:
@@ -159,12 +158,12 @@ def _require(databases: Databases, *, create: bool = True, dagster: bool = True)
     for url, variable in ((databases.ticketflow, OURS), (databases.dagster, DAGSTERS))[: 1 + dagster]:
         found = fault(url, variable)
         if found is not None and not create and _exists(url) is False:
-            raise InputError(f"{_place(url)} does not exist; run `ticketflow migrate`, or correct {variable}.")
+            raise InvalidInput(f"{_place(url)} does not exist; run `ticketflow migrate`, or correct {variable}.")
         # By ourselves, or by somebody else since we looked.
         if found is not None and create and _is_made(url):
             found = fault(url, variable)
         if found is not None:
-            raise InputError(found)
+            raise InvalidInput(found)
 
 
 def _exists(url: URL) -> bool | None:
@@ -172,7 +171,7 @@ def _exists(url: URL) -> bool | None:
     engine = connect_engine(url.set(database="postgres"), "ticketflow bootstrap", connections=1)
     try:
         with engine.connect() as connection:
-            return bool(connection.execute(_NAMED_SO, {"name": url.database}).scalar_one())
+            return bool(connection.exec_driver_sql(_NAMED_SO, {"name": url.database}).scalar_one())
     except DBAPIError:
         return None
     finally:
@@ -183,20 +182,20 @@ def _is_made(url: URL) -> bool:
     """Whether the database that `url` names exists, created here where it did not; False: nobody can be asked.
 
     Raises:
-        InputError: it is missing, and the role may not create it.
+        InvalidInput: it is missing, and the role may not create it.
     """
     engine = connect_engine(url.set(database="postgres"), "ticketflow bootstrap", connections=1)
     try:
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            if connection.execute(_NAMED_SO, {"name": url.database}).scalar_one():
+            if connection.exec_driver_sql(_NAMED_SO, {"name": url.database}).scalar_one():
                 return True
             name = connection.dialect.identifier_preparer.quote_identifier(str(url.database))
             try:
                 connection.exec_driver_sql(f"CREATE DATABASE {name}")
             except DBAPIError as error:
                 # Somebody else was quicker when it is there after all.
-                if not connection.execute(_NAMED_SO, {"name": url.database}).scalar_one():
-                    raise InputError(
+                if not connection.exec_driver_sql(_NAMED_SO, {"name": url.database}).scalar_one():
+                    raise InvalidInput(
                         f"{_place(url)} does not exist and could not be created ({_reason(error)}); "
                         f"have CREATE DATABASE {name} run by a role that may."
                     ) from None
@@ -230,7 +229,7 @@ def _share(users: IO[str]) -> None:
             fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise InputError(
+                raise InvalidInput(
                     f"Another process has been stopping the embedded Postgres for {_LONGEST_WAIT:.0f} s "
                     f"and holds {users.name}; end that process."
                 ) from None
@@ -278,4 +277,4 @@ def _reason(error: DBAPIError) -> str:
     return line.rsplit("failed: ", 1)[-1].removeprefix("FATAL:").strip().rstrip(".")
 
 
-_NAMED_SO = text("SELECT count(*) FROM pg_database WHERE datname = CAST(:name AS name)")
+_NAMED_SO = "SELECT count(*) FROM pg_database WHERE datname = %(name)s::name"

@@ -24,7 +24,7 @@ from pathlib import Path
 from filelock import FileLock
 from sqlalchemy.engine import URL
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.text import is_text
 from ticketflow_orch.local import postgres_places as places
 from ticketflow_orch.local.postgres_processes import detach, ended, is_over, is_there, spawn, working_in, works_in
@@ -105,7 +105,7 @@ class EmbeddedServer:
         """Start the server unless it runs; returns whether this call started it.
 
         Raises:
-            InputError: it would not start; says what its log says.
+            InvalidInput: it would not start; says what its log says.
         """
         with self._locked():
             if self.is_running():
@@ -122,19 +122,19 @@ class EmbeddedServer:
         What takes longer than `patience` seconds is cut short: nothing is lost, but the next start has to recover.
 
         Raises:
-            InputError: it does not stop, or runs where nobody can stop it from here.
+            InvalidInput: it does not stop, or runs where nobody can stop it from here.
         """
         with self._locked():
             pid = self.pid()
             if pid is None:
                 if self._answers():
-                    raise InputError(
+                    raise InvalidInput(
                         f"The embedded Postgres in {self.data} runs, but its process is not to be seen from here; stop "
                         "it where it was started, such as in another container."
                     )
                 return False
             if not (ended(pid, _SIGNALS[mode], patience) or ended(pid, signal.SIGQUIT, _LONGEST_DEATH)):
-                raise InputError(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
+                raise InvalidInput(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
             if self.socket_directory != self.data:
                 with suppress(OSError):  # not empty after a crash
                     self.socket_directory.rmdir()
@@ -155,7 +155,7 @@ class EmbeddedServer:
             with FileLock(self.directory / "postgres.lock"):
                 yield
         except OSError as error:
-            raise InputError(
+            raise InvalidInput(
                 f"The embedded Postgres in {self.directory} cannot be had: {error.filename or 'the disk'}: "
                 f"{error.strerror}; correct that, or set TICKETFLOW_HOME to a folder of yours."
             ) from None
@@ -208,7 +208,7 @@ class EmbeddedServer:
                 output.seek(0)
                 said = output.read().decode(errors="replace")
                 shutil.rmtree(self._draft, ignore_errors=True)
-                raise InputError(f"The embedded Postgres in {self.data} could not be created: {_reason(said)}.")
+                raise InvalidInput(f"The embedded Postgres in {self.data} could not be created: {_reason(said)}.")
         self._draft.replace(self.data)
 
     def _own(self, folder: Path) -> None:
@@ -218,7 +218,7 @@ class EmbeddedServer:
         if not _is_folder_of(folder, {os.geteuid(), runner}):
             # A socket's short folder lies where everybody may write; the one who made it first would own the socket.
             fix = f"`chown -R {runner}` it if it is yours" if (folder / "PG_VERSION").exists() else "have it removed"
-            raise InputError(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
+            raise InvalidInput(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
         if self._account is not None:
             os.chown(folder, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
@@ -233,7 +233,7 @@ class EmbeddedServer:
         while pids := working_in(self.data, self._cluster):
             if time.monotonic() > deadline:
                 named = " ".join(str(pid) for pid in pids)
-                raise InputError(
+                raise InvalidInput(
                     f"Processes of a Postgres that was killed still use {self.data}; end them with `kill -9 {named}`."
                 )
             time.sleep(0.05)
@@ -264,14 +264,14 @@ class EmbeddedServer:
             raise
         if is_over(pid):
             said = refused or log.read_bytes()[since:].decode(errors="replace")
-            raise InputError(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
+            raise InvalidInput(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
 
     def _wait_until_ready(self, pid: int) -> None:
         """Wait until the server takes connections or has ended."""
         deadline = time.monotonic() + _LONGEST_START
         while not is_over(pid) and not self._is_ready(pid):
             if time.monotonic() > deadline:
-                raise InputError(
+                raise InvalidInput(
                     f"The embedded Postgres in {self.data} was not ready within {_LONGEST_START:.0f} s and has been "
                     f"stopped; {self.data / 'log'} says what it was doing."
                 )

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.mail_addresses import mail_address
 from ticketflow_orch.mail.suppression import Reason, suppress, was_reported
 from ticketflow_orch.outbox.delivery import printable
@@ -71,13 +71,15 @@ def read_mailbox(path: Path) -> Iterator[Report | None]:
     """The reports in a mailbox (mbox or Maildir) or in the file of a single mail, one for each mail in it.
 
     Raises:
-        InputError: there is no such file, or it cannot be read.
+        InvalidInput: there is no such file, or it cannot be read.
     """
     try:
         for raw in _raw_mails(path):
             yield _report(raw)
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name an mbox file, a Maildir or a mail.") from None
+        raise InvalidInput(
+            f"{path} cannot be read ({error.strerror}); name an mbox file, a Maildir or a mail."
+        ) from None
 
 
 def read_report(mail: EmailMessage) -> Report | None:
@@ -103,7 +105,7 @@ def read_told(lines: Iterable[str]) -> Iterator[Report | None]:
     and event_id at least.
 
     Raises:
-        InputError: a line is no JSON object; names its number.
+        InvalidInput: a line is no JSON object; names its number.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -113,7 +115,7 @@ def read_told(lines: Iterable[str]) -> Iterator[Report | None]:
         except (ValueError, RecursionError):
             told = None
         if not isinstance(told, dict):
-            raise InputError(f"Line {number} is no JSON object; write one a line, as the provider tells it.")
+            raise InvalidInput(f"Line {number} is no JSON object; write one a line, as the provider tells it.")
         try:
             yield from list(_told(told))
         except (AttributeError, TypeError, ValueError, RecursionError):
@@ -231,7 +233,7 @@ def _of(reason: Reason, address: object, detail: object) -> Report:
 def _address(connection: Connection, report: Report) -> str | None:
     """Whose address a report is about: that of the mail that it names, else the one that it says."""
     if report.event_id is not None:
-        body = connection.execute(_BODY, {"event_id": report.event_id}).scalar_one_or_none()
+        body = connection.exec_driver_sql(_BODY, {"event_id": report.event_id}).scalar_one_or_none()
         if body is not None:
             said = message_from_bytes(body, policy=policy.SMTPUTF8).get("To")
             found = mail_address(None if said is None else str(said))
@@ -241,7 +243,7 @@ def _address(connection: Connection, report: Report) -> str | None:
 
 
 # Only what went, or may have gone, can come back.
-_BODY = text("""
+_BODY = """
     SELECT body FROM outbox_event
-    WHERE event_id = CAST(:event_id AS uuid) AND (state = 'DELIVERED' OR doubtful_since IS NOT NULL)
-""")
+    WHERE event_id = %(event_id)s::uuid AND (state = 'DELIVERED' OR doubtful_since IS NOT NULL)
+"""

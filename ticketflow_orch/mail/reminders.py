@@ -11,9 +11,10 @@ from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch import clock
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.localization import date_and_time, reader_locale
 from ticketflow_orch.formatting.mail_addresses import MailAddress, mail_address
 from ticketflow_orch.mail.message import Letter, MailOptions, compose, one_line
@@ -96,7 +97,7 @@ def _reservations(
     keys = sorted({_key(message) for message in messages}, key=str)
     references, kinds, dates = zip(*keys, strict=True) if keys else ((), (), ())
     values = {"references": list(references), "kinds": list(kinds), "dates": list(dates)}
-    return {(row.ref, row.kind, row.event_date): row for row in connection.execute(_RESERVATIONS, values)}
+    return {(row.ref, row.kind, row.event_date): row for row in connection.exec_driver_sql(_RESERVATIONS, values)}
 
 
 def _nothing_to_say(message: Message, reservation: Reservation, now: datetime) -> Suppressed | None:
@@ -186,21 +187,4 @@ def _mail(message: Message, reservation: Reservation, address: MailAddress, opti
     return compose(message.event_id, message.occurred_at, letter)
 
 
-_RESERVATIONS = text("""
-    SELECT asked.*, public_ref, reservation.status, buyer_email, quantity, event.status AS event_status, starts_at,
-        event.timezone, title, venue, name, locale, contact_email, coalesce(changes_told, 0) AS changes_told,
-        told_starts_at, told_venue, EXISTS (
-            SELECT FROM reminder_kind AS own
-            JOIN reminder_kind AS near ON near.lead < own.lead
-            JOIN reminder AS nearer ON nearer.kind = near.kind
-            WHERE own.kind = asked.kind AND nearer.reservation_id = reservation.id
-                AND nearer.event_date = asked.event_date AND nearer.state = 'QUEUED'
-        ) AS has_nearer
-    FROM unnest(CAST(:references AS text[]), CAST(:kinds AS text[]), CAST(:dates AS date[]))
-        AS asked (ref, kind, event_date)
-    JOIN reservation ON public_ref = asked.ref
-    JOIN event ON event.id = event_id
-    JOIN organization ON organization.id = event.organization_id
-    LEFT JOIN reminder ON reservation_id = reservation.id AND reminder.kind = asked.kind
-        AND reminder.event_date = asked.event_date
-""")
+_RESERVATIONS = sql(__file__, "reservations")

@@ -7,7 +7,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from babel import Locale
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.formatting.localization import amount, month_name, reader_locale
 from ticketflow_orch.formatting.mail_addresses import MailAddress, mail_address
@@ -46,7 +46,8 @@ def prepare_statements(
         StatementsLeftOutError: one of their statements does not add up, or cannot be made for another reason.
     """
     contacts = {
-        row.external_ref: row for row in connection.execute(_CONTACTS, {"references": [_key(m)[0] for m in messages]})
+        row.external_ref: row
+        for row in connection.exec_driver_sql(_CONTACTS, {"references": [_key(m)[0] for m in messages]})
     }
     prepared: dict[UUID, Prepared] = {}
     to_render: dict[_Key, Message] = {}
@@ -131,6 +132,6 @@ def _key(message: Message) -> _Key:
     return message.payload["organization"], message.payload["currency"], message.payload["month"]
 
 
-_CONTACTS = text("""
-    SELECT id, external_ref, contact_email FROM organization WHERE external_ref = ANY (CAST(:references AS text[]))
-""")
+_CONTACTS = """
+    SELECT id, external_ref, contact_email FROM organization WHERE external_ref = ANY (%(references)s::text[])
+"""

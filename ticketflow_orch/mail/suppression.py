@@ -13,9 +13,9 @@ from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.mail_addresses import mail_address
 
 
@@ -56,7 +56,7 @@ class Entry:
 def suppressions(connection: Connection, addresses: Collection[str]) -> Mapping[str, frozenset[Reason]]:
     """Why nothing is sent to those of `addresses` that are suppressed; they are keys, as `MailAddress.key` has them."""
     found: defaultdict[str, set[Reason]] = defaultdict(set)
-    for row in connection.execute(_ACTIVE, {"addresses": sorted(set(addresses))}):
+    for row in connection.exec_driver_sql(_ACTIVE, {"addresses": sorted(set(addresses))}):
         found[row.address].add(Reason(row.reason))
     return {address: frozenset(reasons) for address, reasons in found.items()}
 
@@ -81,7 +81,7 @@ def suppress(
     """Send nothing to `address` any more; False: it is suppressed for this reason already.
 
     Raises:
-        InputError: it is no address.
+        InvalidInput: it is no address.
     """
     values = {
         "address": _key(address),
@@ -90,7 +90,7 @@ def suppress(
         "event_id": outbox_event_id,
         "by": by,
     }
-    return connection.execute(_SUPPRESS, values).rowcount == 1
+    return connection.exec_driver_sql(_SUPPRESS, values).rowcount == 1
 
 
 def was_reported(connection: Connection, address: str, reason: Reason, outbox_event_id: UUID | None) -> bool:
@@ -98,18 +98,18 @@ def was_reported(connection: Connection, address: str, reason: Reason, outbox_ev
     if outbox_event_id is None:
         return False
     values = {"address": _key(address), "reason": reason.value, "event_id": outbox_event_id}
-    return bool(connection.execute(_WAS_REPORTED, values).scalar_one())
+    return bool(connection.exec_driver_sql(_WAS_REPORTED, values).scalar_one())
 
 
 def clear(connection: Connection, address: str, by: str) -> int:
     """Let mails go to `address` again; for how many reasons none did.
 
     Raises:
-        InputError: it is no address, or not suppressed.
+        InvalidInput: it is no address, or not suppressed.
     """
-    cleared = connection.execute(_CLEAR, {"address": _key(address), "by": by}).rowcount
+    cleared = connection.exec_driver_sql(_CLEAR, {"address": _key(address), "by": by}).rowcount
     if not cleared:
-        raise InputError(f"{address} is not suppressed; `ticketflow mail suppressed` lists what is.")
+        raise InvalidInput(f"{address} is not suppressed; `ticketflow mail suppressed` lists what is.")
     return cleared
 
 
@@ -119,10 +119,10 @@ def list_suppressed(
     """The last `limit` entries, the newest first; with `everything` those that were cleared too.
 
     Raises:
-        InputError: `address` is none.
+        InvalidInput: `address` is none.
     """
     key = None if address is None else _key(address)
-    rows = connection.execute(_LIST, {"address": key, "everything": everything, "limit": limit})
+    rows = connection.exec_driver_sql(_LIST, {"address": key, "everything": everything, "limit": limit})
     return tuple(
         Entry(
             row.address,
@@ -151,35 +151,35 @@ def _keeps_back(reason: Reason, event_type: str) -> bool:
 def _key(address: str) -> str:
     found = mail_address(address)
     if found is None:
-        raise InputError(f"{address!r} is not an e-mail address; write one such as buyer@example.com.")
+        raise InvalidInput(f"{address!r} is not an e-mail address; write one such as buyer@example.com.")
     return found.key
 
 
-_ACTIVE = text("""
+_ACTIVE = """
     SELECT address, reason FROM mail_suppression
-    WHERE cleared_at IS NULL AND address = ANY (CAST(:addresses AS text[]))
-""")
+    WHERE cleared_at IS NULL AND address = ANY (%(addresses)s::text[])
+"""
 
-_SUPPRESS = text("""
+_SUPPRESS = """
     INSERT INTO mail_suppression (address, reason, detail, outbox_event_id, suppressed_by)
-    VALUES (:address, :reason, :detail, CAST(:event_id AS uuid), :by)
+    VALUES (%(address)s, %(reason)s, %(detail)s, %(event_id)s::uuid, %(by)s)
     ON CONFLICT (address, reason) WHERE cleared_at IS NULL DO NOTHING
-""")
+"""
 
-_WAS_REPORTED = text("""
+_WAS_REPORTED = """
     SELECT EXISTS (
         SELECT FROM mail_suppression
-        WHERE address = :address AND reason = :reason AND outbox_event_id = CAST(:event_id AS uuid))
-""")
+        WHERE address = %(address)s AND reason = %(reason)s AND outbox_event_id = %(event_id)s::uuid)
+"""
 
-_CLEAR = text("""
-    UPDATE mail_suppression SET cleared_at = clock_timestamp(), cleared_by = CAST(:by AS text)
-    WHERE address = :address AND cleared_at IS NULL
-""")
+_CLEAR = """
+    UPDATE mail_suppression SET cleared_at = clock_timestamp(), cleared_by = %(by)s::text
+    WHERE address = %(address)s AND cleared_at IS NULL
+"""
 
-_LIST = text("""
+_LIST = """
     SELECT * FROM mail_suppression
-    WHERE (CAST(:everything AS boolean) OR cleared_at IS NULL)
-        AND (CAST(:address AS text) IS NULL OR address = CAST(:address AS text))
-    ORDER BY id DESC LIMIT CAST(:limit AS bigint)
-""")
+    WHERE (%(everything)s::boolean OR cleared_at IS NULL)
+        AND (%(address)s::text IS NULL OR address = %(address)s::text)
+    ORDER BY id DESC LIMIT %(limit)s::bigint
+"""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy import Connection, Row, text
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 LOCK_NOT_AVAILABLE = "55P03"
 DEADLOCK_DETECTED = "40P01"
@@ -37,7 +37,7 @@ def with_short_lock(
     Several `statements` are one transaction. A try that failed leaves nothing behind.
 
     Raises:
-        InputError: `attempts` tries found the table in use; names the sessions that held it.
+        InvalidInput: `attempts` tries found the table in use; names the sessions that held it.
     """
     script = f"BEGIN; SET LOCAL lock_timeout = '{round(timeout * 1000)}ms'; {statements}; COMMIT"
     for attempt in range(1, attempts + 1):
@@ -51,7 +51,7 @@ def with_short_lock(
             return
         if attempt < attempts:
             time.sleep(pause)
-    raise InputError(
+    raise InvalidInput(
         f"Table {table} stayed in use by {_holders(connection, table)} through {attempts} tries of {timeout:g} s; "
         "let them finish or end them, then run `ticketflow migrate` again."
     )
@@ -70,7 +70,7 @@ def refit(
     behind, which judges what is written from then on.
 
     Raises:
-        InputError: a row cannot be moved, because somebody's trigger or constraint refuses it; names the row.
+        InvalidInput: a row cannot be moved, because somebody's trigger or constraint refuses it; names the row.
     """
     check = " AND ".join(conditions.values())
     with_short_lock(
@@ -90,7 +90,7 @@ def refit(
             connection.execute(move, {"id": row})
         except DBAPIError as error:
             why = getattr(getattr(error.orig, "diag", None), "message_primary", None)
-            raise InputError(
+            raise InvalidInput(
                 f"Row {row} of table {table} has a value that no calendar has, and it cannot be changed ({why}); "
                 "correct it, then run `ticketflow migrate` again."
             ) from error
@@ -115,7 +115,7 @@ def build_index(
     built, and `IF NOT EXISTS` would take both for done.
 
     Raises:
-        InputError: the table holds duplicates, or transactions older than the index outlasted the session's
+        InvalidInput: the table holds duplicates, or transactions older than the index outlasted the session's
             lock_timeout; names the first duplicate, or the transactions.
     """
     if index_state(connection, name) == (True, True):
@@ -129,7 +129,7 @@ def build_index(
         _concurrently(connection, f"CREATE {kind} CONCURRENTLY {name} ON {rows}")
     except IntegrityError as error:
         detail = getattr(getattr(error.orig, "diag", None), "message_detail", None)
-        raise InputError(
+        raise InvalidInput(
             f"Table {table} still holds duplicates, so {name} is not unique ({detail}); "
             "run `ticketflow migrate` again: it numbers them and builds the index anew."
         ) from error
@@ -139,7 +139,7 @@ def drop_index(connection: Connection, name: str) -> None:
     """Drop index `name` CONCURRENTLY, valid or not; done already is done.
 
     Raises:
-        InputError: transactions older than this outlasted the session's lock_timeout; the index is left invalid.
+        InvalidInput: transactions older than this outlasted the session's lock_timeout; the index is left invalid.
     """
     _concurrently(connection, f"DROP INDEX CONCURRENTLY IF EXISTS {name}")
 
@@ -159,7 +159,7 @@ def _concurrently(connection: Connection, statement: str) -> None:
     except OperationalError as error:
         if _sqlstate(error) != LOCK_NOT_AVAILABLE:
             raise
-        raise InputError(
+        raise InvalidInput(
             f"An index waited in vain for older transactions to end, of {_older_transactions(connection)}; "
             "let them finish or end them, then run `ticketflow migrate` again."
         ) from None

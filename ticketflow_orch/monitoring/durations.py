@@ -8,7 +8,9 @@ from datetime import datetime
 from itertools import accumulate, groupby
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
+
+from ticketflow_orch.db.sql_files import sql
 
 # In seconds. Minute jobs take less than one, the settlement of millions minutes.
 RUN_TIMES = (0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0)
@@ -49,18 +51,18 @@ class Traffic:
 def run_times(connection: Connection, since: datetime, from_key: str, to_key: str) -> tuple[Distribution, ...]:
     """How long completed windows between both keys took that ended since then, by job."""
     values = {"since": since, "from_key": from_key, "to_key": to_key, "edges": list(RUN_TIMES)}
-    return _distributions(connection.execute(_RUN_TIMES, values), RUN_TIMES)
+    return _distributions(connection.exec_driver_sql(_RUN_TIMES, values), RUN_TIMES)
 
 
 def latencies(connection: Connection, since: datetime, most: int) -> tuple[Distribution, ...]:
     """How long events that were delivered since then waited from their cause, by destination; the last `most`."""
     values = {"since": since, "most": most, "edges": list(LATENCIES)}
-    return _distributions(connection.execute(_LATENCIES, values), LATENCIES)
+    return _distributions(connection.exec_driver_sql(_LATENCIES, values), LATENCIES)
 
 
 def traffic(connection: Connection, since: datetime, most: int) -> tuple[Traffic, ...]:
     """What each destination saw since then; of what ended and of what waits `most` are looked at."""
-    rows = connection.execute(_TRAFFIC, {"since": since, "most": most, "over": RATE_OVER})
+    rows = connection.exec_driver_sql(_TRAFFIC, {"since": since, "most": most, "over": RATE_OVER})
     return tuple(Traffic(row.destination, row.delivered, row.attempts, row.recent / RATE_OVER) for row in rows)
 
 
@@ -86,42 +88,17 @@ JOBS = """
     )
 """
 
-_RUN_TIMES = text(f"""
-    WITH {JOBS}
-    SELECT known.job AS label, width_bucket(took.seconds, CAST(:edges AS float[])) AS bucket, count(*) AS number,
-        sum(took.seconds) AS seconds
-    FROM known
-    JOIN job_execution AS done ON done.job = known.job
-        AND idempotency_key >= :from_key AND idempotency_key < :to_key
-        AND state = 'COMPLETED' AND finished_at >= CAST(:since AS timestamptz)
-    CROSS JOIN LATERAL (SELECT CAST(extract(epoch FROM finished_at - started_at) AS float) AS seconds) AS took
-    GROUP BY label, bucket ORDER BY label, bucket
-""")
+_RUN_TIMES = sql(__file__, "run_times", jobs=JOBS)
 
-_LATENCIES = text("""
-    SELECT label, width_bucket(seconds, CAST(:edges AS float[])) AS bucket, count(*) AS number, sum(seconds) AS seconds
+_LATENCIES = """
+    SELECT label, width_bucket(seconds, %(edges)s::float[]) AS bucket, count(*) AS number, sum(seconds) AS seconds
     FROM (
         SELECT destination AS label, greatest(0, CAST(extract(epoch FROM ended_at - occurred_at) AS float)) AS seconds
         FROM outbox_event
-        WHERE state = 'DELIVERED' AND ended_at >= CAST(:since AS timestamptz) AND destination IS NOT NULL
-        ORDER BY ended_at DESC LIMIT CAST(:most AS bigint)
+        WHERE state = 'DELIVERED' AND ended_at >= %(since)s::timestamptz AND destination IS NOT NULL
+        ORDER BY ended_at DESC LIMIT %(most)s::bigint
     ) AS delivered
     GROUP BY label, bucket ORDER BY label, bucket
-""")
+"""
 
-_TRAFFIC = text("""
-    SELECT destination, count(*) FILTER (WHERE state = 'DELIVERED') AS delivered,
-        CAST(sum(attempts) AS bigint) AS attempts,
-        count(*) FILTER (
-            WHERE state = 'DELIVERED' AND ended_at >= clock_timestamp() - make_interval(secs => CAST(:over AS float))
-        ) AS recent
-    FROM (
-        (SELECT destination, state, attempts, ended_at FROM outbox_event
-            WHERE ended_at >= CAST(:since AS timestamptz) AND destination IS NOT NULL
-            ORDER BY ended_at DESC LIMIT CAST(:most AS bigint))
-        UNION ALL
-        (SELECT destination, state, attempts, ended_at FROM outbox_event
-            WHERE ended_at IS NULL AND destination IS NOT NULL LIMIT CAST(:most AS bigint))
-    ) AS seen
-    GROUP BY destination ORDER BY destination
-""")
+_TRAFFIC = sql(__file__, "traffic")

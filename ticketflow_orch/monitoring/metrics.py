@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs.bad_rows import LeftOutRow
 from ticketflow_orch.monitoring.deadlines import Asked, NoAnswerError
 from ticketflow_orch.monitoring.durations import Distribution
@@ -48,7 +48,7 @@ class TicketFlowCollector(Collector):
                 asked = self._asked = Asked(lambda: [read_situation(self._engine, self._settings)])
         try:
             [situation] = asked.until(asked.began + self._longest)
-        except (NoAnswerError, SQLAlchemyError, InputError) as error:
+        except (NoAnswerError, SQLAlchemyError, TicketflowError) as error:
             _LOG.warning("The database has no answer: %s", str(error) or f"none within {self._longest:.0f} s")
             return iter([is_up(answers=False)])
         return families(situation)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month, known_zones
 from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
@@ -66,7 +67,7 @@ def read_obstacles(connection: Connection, first_month: Month, now: datetime | N
 
 
 def _running(connection: Connection) -> Iterator[Obstacle]:
-    for row in connection.execute(_RUNNING):
+    for row in connection.exec_driver_sql(_RUNNING):
         month = Month.of_day(row.month)
         yield Obstacle(
             f"{month}: its pass {row.number} is running", row.started_at,
@@ -75,7 +76,7 @@ def _running(connection: Connection) -> Iterator[Obstacle]:
 
 
 def _given_up(connection: Connection) -> Iterator[Obstacle]:
-    for row in connection.execute(_GIVEN_UP):
+    for row in connection.exec_driver_sql(_GIVEN_UP):
         month = Month.of_day(row.month)
         yield Obstacle(
             f"{month}: its pass {row.number} was given up: {row.why}", row.finished_at,
@@ -85,7 +86,7 @@ def _given_up(connection: Connection) -> Iterator[Obstacle]:
 
 def _parked(connection: Connection) -> Iterator[Obstacle]:
     # Who lives in a zone that nobody knows is named with it, see `situation`.
-    rows = connection.execute(_PARKED, {"most": _NAMED, "known": sorted(known_zones())}).all()
+    rows = connection.exec_driver_sql(_PARKED, {"most": _NAMED, "known": sorted(known_zones())}).all()
     for row in rows:
         first = Month.of_day(row.month)
         months = f"{first}" if row.months == 1 else f"{first} and {counted(row.months - 1, 'other month')}"
@@ -97,7 +98,7 @@ def _parked(connection: Connection) -> Iterator[Obstacle]:
 
 
 def _parked_by_hand(connection: Connection) -> Iterator[Obstacle]:
-    rows = connection.execute(_BY_HAND, {"most": _NAMED}).all()
+    rows = connection.exec_driver_sql(_BY_HAND, {"most": _NAMED}).all()
     for row in rows:
         yield Obstacle(
             f"{_organization(row)} is parked by hand from {Month.of_day(row.month)} on: {row.why}", row.since,
@@ -119,7 +120,7 @@ def _more(rows: Sequence[Row[Any]]) -> Iterator[Obstacle]:
 
 
 def _held(connection: Connection) -> Iterator[Obstacle]:
-    for row in connection.execute(_HELD):
+    for row in connection.exec_driver_sql(_HELD):
         month = Month.of_day(row.month)
         yield Obstacle(
             f"payouts: {row.payouts:,} of {month} held", row.since,
@@ -141,7 +142,7 @@ def _shared(connection: Connection) -> Iterator[Obstacle]:
 
 def _unbacked(connection: Connection) -> Iterator[Obstacle]:
     """Events that ask for money that no payout owes so; the relay holds what it finds."""
-    for row in connection.execute(_UNBACKED, {"most": _NAMED}):
+    for row in connection.exec_driver_sql(_UNBACKED, {"most": _NAMED}):
         yield Obstacle(
             f"payouts: event {row.event_id} is {row.state} and asks for {row.asked}: {row.objection}", row.occurred_at,
             f"find out who wrote it (`ticketflow outbox show {row.event_id}`), then `{row.out}`",
@@ -150,7 +151,7 @@ def _unbacked(connection: Connection) -> Iterator[Obstacle]:
 
 def _standing_still(connection: Connection) -> Iterator[Obstacle]:
     """The first month that is settled and not closed, and those that are closed and not paid."""
-    turn = connection.execute(_NOT_CLOSED).one_or_none()
+    turn = connection.exec_driver_sql(_NOT_CLOSED).one_or_none()
     if turn is not None:
         month = Month.of_day(turn.month)
         yield Obstacle(
@@ -158,7 +159,7 @@ def _standing_still(connection: Connection) -> Iterator[Obstacle]:
             f"`ticketflow close {month}` closes it, or says why not", _LONGEST_STANDSTILL,
         )  # fmt: skip
     first = first_paid_month(connection)
-    for row in connection.execute(_NOT_PAID, {"from": None if first is None else first.first_day}):
+    for row in connection.exec_driver_sql(_NOT_PAID, {"from": None if first is None else first.first_day}):
         month = Month.of_day(row.month)
         yield Obstacle(
             f"{month} is closed and not paid", row.closed_at,
@@ -168,7 +169,7 @@ def _standing_still(connection: Connection) -> Iterator[Obstacle]:
 
 def _off_for_some(connection: Connection) -> Iterator[Obstacle]:
     """Money that waits although others are paid: a first month is named for some organizations only."""
-    since = connection.execute(_OFF_FOR_SOME).scalar_one()
+    since = connection.exec_driver_sql(_OFF_FOR_SOME).scalar_one()
     if since is not None and (owed := waiting(connection)):
         yield Obstacle(
             f"payouts are off but for organizations with a month of their own, and {in_words(owed)} wait", since,
@@ -179,7 +180,7 @@ def _off_for_some(connection: Connection) -> Iterator[Obstacle]:
 def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstacle]:
     """Movements that lie before the first month wherever their organization lives: nobody settles those."""
     earliest = first_month.window("Pacific/Kiritimati").starts_at
-    row = connection.execute(_BEFORE_FIRST, {"first": earliest}).one()
+    row = connection.exec_driver_sql(_BEFORE_FIRST, {"first": earliest}).one()
     if row.oldest is not None:
         yield Obstacle(
             f"movements: some lie before {first_month}, the first month, such as {row.external_ref} at "
@@ -190,7 +191,9 @@ def _before_first(connection: Connection, first_month: Month) -> Iterator[Obstac
 
 def _before_business(connection: Connection, first_month: Month, now: datetime | None) -> Iterator[Obstacle]:
     """Opening balances while no month is due: books begin with the first movement, and there has been none."""
-    row = connection.execute(_OPENING_BEFORE_BUSINESS, {"first": first_month.window("UTC").ends_at}).one_or_none()
+    row = connection.exec_driver_sql(
+        _OPENING_BEFORE_BUSINESS, {"first": first_month.window("UTC").ends_at}
+    ).one_or_none()
     if row is None or months_over(connection, now or row.now, first_month):
         return
     last = last_month_over(connection, now or row.now)
@@ -203,7 +206,7 @@ def _before_business(connection: Connection, first_month: Month, now: datetime |
 
 def _withdrawn_currencies(connection: Connection) -> Iterator[Obstacle]:
     """Currencies that are not in use any more and still are those of organizations: no bank pays in them."""
-    for row in connection.execute(_WITHDRAWN):
+    for row in connection.exec_driver_sql(_WITHDRAWN):
         who = "organization" if row.organizations == 1 else f"{row.organizations:,} organizations, such as"
         yield Obstacle(
             f"currency: {row.code} is that of {who} {row.external_ref}, and was in use until {row.last_day}", row.since,
@@ -231,12 +234,12 @@ def _anomalies(connection: Connection, now: datetime | None) -> Iterator[Obstacl
         )  # fmt: skip
 
 
-_RUNNING = text("""
+_RUNNING = """
     SELECT month, pass AS number, started_at FROM settlement_pass WHERE state = 'RUNNING' ORDER BY month
-""")
+"""
 
 # The last pass of a month that is not closed; one that let go of an undone import has no reason, and another follows.
-_GIVEN_UP = text("""
+_GIVEN_UP = """
     SELECT period.month, last.number, last.finished_at, last.why
     FROM settlement_period AS period CROSS JOIN LATERAL (
         SELECT pass AS number, state, finished_at, given_up_because AS why FROM settlement_pass
@@ -244,9 +247,9 @@ _GIVEN_UP = text("""
     ) AS last
     WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.why IS NOT NULL
     ORDER BY period.month
-""")
+"""
 
-_PARKED = text("""
+_PARKED = """
     SELECT external_ref, parked.*, count(*) OVER () AS total
     FROM (
         SELECT organization_id, min(month) AS month, count(*) AS months, min(since) AS since,
@@ -254,76 +257,57 @@ _PARKED = text("""
         FROM parked_organization WHERE resolved_at IS NULL AND error IS NOT NULL
         GROUP BY organization_id
     ) AS parked JOIN organization ON organization.id = organization_id
-    WHERE timezone = ANY (CAST(:known AS text[]))
-    ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
-""")
+    WHERE timezone = ANY (%(known)s::text[])
+    ORDER BY since, organization_id LIMIT %(most)s::bigint
+"""
 
-_BY_HAND = text("""
+_BY_HAND = """
     SELECT external_ref, month, reason AS why, since, count(*) OVER () AS total
     FROM parked_organization JOIN organization ON organization.id = organization_id
     WHERE resolved_at IS NULL AND reason IS NOT NULL
-    ORDER BY since, organization_id LIMIT CAST(:most AS bigint)
-""")
+    ORDER BY since, organization_id LIMIT %(most)s::bigint
+"""
 
-_HELD = text("""
+_HELD = """
     SELECT month, count(*) AS payouts, min(created_at) AS since FROM payout WHERE state = 'HELD'
     GROUP BY month ORDER BY month
-""")
+"""
 
-# Only of those that the relay has put aside, which are few.
-_UNBACKED = text(f"""
-    SELECT * FROM (
-        SELECT event_id, event.state, occurred_at, event.id, {OBJECTION} AS objection,
-            concat_ws(' ', payload ->> 'amount', payload ->> 'currency') AS asked,
-            CASE WHEN dedupe_key = 'PayoutRequested:' || public_id
-                THEN 'ticketflow payouts resolve ' || public_id || ' --as rejected --reason TEXT'
-                ELSE 'ticketflow outbox resolve ' || event_id || ' --as dropped' END AS out
-        FROM {PAYOUT_OF_EVENT}
-        WHERE event_type = 'PayoutRequested' AND event.ended_at IS NULL AND event.available_at IS NULL
-    ) AS aside
-    WHERE objection IS NOT NULL
-    ORDER BY id LIMIT CAST(:most AS bigint)
-""")
+_UNBACKED = sql(__file__, "unbacked", objection=OBJECTION, payout_of_event=PAYOUT_OF_EVENT)
 
-_NOT_CLOSED = text("""
+_NOT_CLOSED = """
     SELECT month, state, settled_at FROM settlement_period
     WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month LIMIT 1
-""")
+"""
 
-_NOT_PAID = text("""
+_NOT_PAID = """
     SELECT month, closed_at FROM settlement_period AS period
-    WHERE state = 'CLOSED' AND month >= CAST(:from AS date) AND paid_at IS NULL AND NOT EXISTS (
+    WHERE state = 'CLOSED' AND month >= %(from)s::date AND paid_at IS NULL AND NOT EXISTS (
         SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
     ORDER BY month
-""")
+"""
 
 # Since the last month was closed.
-_OFF_FOR_SOME = text("""
+_OFF_FOR_SOME = """
     SELECT max(closed_at) FROM settlement_period
     WHERE (SELECT payouts_from IS NULL FROM installation)
         AND EXISTS (SELECT FROM organization WHERE payouts_from IS NOT NULL)
-""")
+"""
 
-_BEFORE_FIRST = text("""
+_BEFORE_FIRST = """
     SELECT min(occurred_at) AS oldest, (array_agg(external_ref ORDER BY occurred_at))[1] AS external_ref,
         (array_agg(recorded_at ORDER BY occurred_at))[1] AS recorded_at
-    FROM money_movement WHERE occurred_at < CAST(:first AS timestamptz)
-""")
+    FROM money_movement WHERE occurred_at < %(first)s::timestamptz
+"""
 
-_OPENING_BEFORE_BUSINESS = text("""
+_OPENING_BEFORE_BUSINESS = """
     SELECT count(*) AS balances, min(external_ref) AS external_ref,
-        min(coalesce(imported_at, CAST(:first AS timestamptz))) AS since, now() AS now
+        min(coalesce(imported_at, %(first)s::timestamptz)) AS since, now() AS now
     FROM opening_balance
     JOIN organization ON organization.id = organization_id
     LEFT JOIN data_import ON data_import.id = opening_balance.import_id
     WHERE balance_month IS NULL AND amount <> 0 AND NOT EXISTS (SELECT FROM settlement_period)
     HAVING count(*) > 0
-""")
+"""
 
-_WITHDRAWN = text(f"""
-    SELECT code, last_day, count(*) AS organizations, min(external_ref) AS external_ref,
-        CAST(last_day + 1 AS timestamp) AT TIME ZONE 'UTC' AS since
-    FROM ({STILL_IN_WITHDRAWN}) AS still
-    GROUP BY code, last_day
-    ORDER BY code
-""")
+_WITHDRAWN = sql(__file__, "withdrawn", still_in_withdrawn=STILL_IN_WITHDRAWN)

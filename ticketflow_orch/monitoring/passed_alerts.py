@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Standing, resolve
@@ -21,25 +21,25 @@ FADING = timedelta(hours=26)
 
 def resolve_passed(connection: Connection, now: datetime, publish: Publish = events.append) -> tuple[Standing, ...]:
     """End each open alert whose cause is gone, and tell of it; returns them."""
-    kinds = set(connection.execute(_OPEN_KINDS).scalars())
+    kinds = set(connection.exec_driver_sql(_OPEN_KINDS).scalars())
     passed: set[int] = set()
     for kind in sorted(kinds & _CAUSES.keys()):
-        statement = text(f"{_OPEN} AND NOT EXISTS ({_CAUSES[kind]})")
-        passed.update(connection.execute(statement, {"kind": kind}).scalars())
+        statement = f"{_OPEN} AND NOT EXISTS ({_CAUSES[kind]})"
+        passed.update(connection.exec_driver_sql(statement, {"kind": kind}).scalars())
     ended = resolve(connection, passed, now, CAUSE_GONE, publish)
-    faded = set(connection.execute(_FADED, {"fading": FADING, "judged": sorted(_CAUSES)}).scalars())
+    faded = set(connection.exec_driver_sql(_FADED, {"fading": FADING, "judged": sorted(_CAUSES)}).scalars())
     return (*ended, *resolve(connection, faded, now, "it did not occur again", publish))
 
 
-_OPEN_KINDS = text("SELECT DISTINCT kind FROM alert_group WHERE resolved_at IS NULL")
+_OPEN_KINDS = "SELECT DISTINCT kind FROM alert_group WHERE resolved_at IS NULL"
 
-_OPEN = "SELECT id FROM alert_group AS one WHERE kind = CAST(:kind AS text) AND resolved_at IS NULL"
+_OPEN = "SELECT id FROM alert_group AS one WHERE kind = %(kind)s::text AND resolved_at IS NULL"
 
-_FADED = text("""
+_FADED = """
     SELECT id FROM alert_group
-    WHERE resolved_at IS NULL AND severity = 'INFO' AND kind <> ALL (CAST(:judged AS text[]))
-        AND last_at < clock_timestamp() - CAST(:fading AS interval)
-""")
+    WHERE resolved_at IS NULL AND severity = 'INFO' AND kind <> ALL (%(judged)s::text[])
+        AND last_at < clock_timestamp() - %(fading)s::interval
+"""
 
 
 def _in_state(state: str) -> str:

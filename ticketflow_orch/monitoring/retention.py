@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
-from sqlalchemy import Engine, TextClause, text
+from sqlalchemy import Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.retrying import retried
@@ -62,7 +62,7 @@ def prune_reminders(engine: Engine, rules: RetentionRules) -> int:
     """
     before = _before(engine, rules)
     with engine.connect() as connection:
-        pages: int = connection.execute(_REMINDER_PAGES).scalar_one()
+        pages: int = connection.exec_driver_sql(_REMINDER_PAGES).scalar_one()
     deleted = 0
     for low in range(0, pages, _PAGES_AT_ONCE):
         values = {"before": before, "low": low, "high": low + _PAGES_AT_ONCE}
@@ -88,12 +88,12 @@ STEPS: Mapping[str, Callable[[Engine, RetentionRules], int]] = {
 def _before(engine: Engine, rules: RetentionRules) -> datetime:
     """The instant before which things go, by the database's clock."""
     with engine.connect() as connection:
-        now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        now: datetime = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
     return now - rules.kept
 
 
 def _in_batches(engine: Engine, rules: RetentionRules, what: str, **parameters: object) -> int:
-    statement = text(what)
+    statement = what
     deleted = 0
     while True:
         batch = retried(engine, lambda: _deleted(engine, statement, {"size": rules.batch_size, **parameters}))
@@ -102,21 +102,21 @@ def _in_batches(engine: Engine, rules: RetentionRules, what: str, **parameters: 
             return deleted
 
 
-def _deleted(engine: Engine, statement: TextClause, values: Mapping[str, object]) -> int:
+def _deleted(engine: Engine, statement: str, values: Mapping[str, object]) -> int:
     with transaction(engine) as connection:
-        number: int = connection.execute(statement, values).scalar_one()
+        number: int = connection.exec_driver_sql(statement, values).scalar_one()
     return number
 
 
 # Nobody but the outbox's owner may delete from it by another way.
-_ENDED = "SELECT outbox_prune(CAST(:before AS timestamptz), CAST(:size AS bigint))"
+_ENDED = "SELECT outbox_prune(%(before)s::timestamptz, %(size)s::bigint)"
 
 _FIRINGS = """
     WITH gone AS (
         DELETE FROM job_firing WHERE id IN (
             SELECT id FROM job_firing
-            WHERE fired_at < CAST(:before AS timestamptz)
-            ORDER BY fired_at LIMIT CAST(:size AS bigint))
+            WHERE fired_at < %(before)s::timestamptz
+            ORDER BY fired_at LIMIT %(size)s::bigint)
         RETURNING 1
     )
     SELECT count(*) FROM gone
@@ -124,22 +124,22 @@ _FIRINGS = """
 
 _CLAIMS = """
     WITH gone AS (
-        DELETE FROM job_execution WHERE job = :job AND idempotency_key IN (
+        DELETE FROM job_execution WHERE job = %(job)s AND idempotency_key IN (
             SELECT idempotency_key FROM job_execution
-            WHERE job = :job AND state <> 'PROCESSING' AND (
-                idempotency_key < :before_key
-                OR (idempotency_key >= 'by hand ' AND finished_at < CAST(:before AS timestamptz)))
-            ORDER BY idempotency_key LIMIT CAST(:size AS bigint))
+            WHERE job = %(job)s AND state <> 'PROCESSING' AND (
+                idempotency_key < %(before_key)s
+                OR (idempotency_key >= 'by hand ' AND finished_at < %(before)s::timestamptz))
+            ORDER BY idempotency_key LIMIT %(size)s::bigint)
         RETURNING 1
     )
     SELECT count(*) FROM gone
 """
 
 # By functions that know what is over and done with, since these are what keeps anybody from being told twice.
-_REMINDER_PAGES = text("SELECT pg_relation_size('reminder') / current_setting('block_size')::bigint + 1")
+_REMINDER_PAGES = "SELECT pg_relation_size('reminder') / current_setting('block_size')::bigint + 1"
 
-_REMINDERS = text("""
-    SELECT reminder_prune(CAST(:before AS timestamptz), CAST(:low AS bigint), CAST(:high AS bigint))
-""")
+_REMINDERS = """
+    SELECT reminder_prune(%(before)s::timestamptz, %(low)s::bigint, %(high)s::bigint)
+"""
 
-_ALERTS = "SELECT alert_prune(CAST(:before AS timestamptz), CAST(:size AS bigint))"
+_ALERTS = "SELECT alert_prune(%(before)s::timestamptz, %(size)s::bigint)"

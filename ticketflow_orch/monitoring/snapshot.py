@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import clock
@@ -139,7 +139,7 @@ def read_situation(engine: Engine, settings: Settings) -> Situation:
             unsettled=ask("unsettled", lambda: due_months(connection, now, Month.parse(settings.first_month)), ()),
             unstated=ask("unstated", lambda: _unstated(connection), {}),
             unknown_zones=ask("unknown_zones", lambda: _unknown_zones(connection), {}),
-            parked=ask("parked", lambda: connection.execute(text(PARKED)).scalar_one(), 0),
+            parked=ask("parked", lambda: connection.exec_driver_sql(PARKED).scalar_one(), 0),
             stale=ask("stale", lambda: stale_claims(connection), ()),
             stuck=ask("stuck", lambda: len(stuck_payments(connection, _MOST_CASES)), 0),
             without_ticket=ask("without_ticket", lambda: len(money_without_ticket(connection, _MOST_CASES)), 0),
@@ -202,14 +202,16 @@ class _Questions:
         if left <= 0:
             return False
         longest = f"{max(1, round(min(left, _LONGEST_QUESTION) * 1000))}ms"
-        self.connection.execute(text("SELECT set_config('statement_timeout', :longest, true)"), {"longest": longest})
+        self.connection.exec_driver_sql(
+            "SELECT set_config('statement_timeout', %(longest)s, true)", {"longest": longest}
+        )
         return True
 
     def counted(self, figure: str, query: str, **parameters: object) -> tuple[Counted, ...]:
         """The counts of a query, whose other columns are their labels."""
 
         def count() -> tuple[Counted, ...]:
-            rows = self.connection.execute(text(query), parameters)
+            rows = self.connection.exec_driver_sql(query, parameters)
             return tuple(Counted(tuple(labels), number) for *labels, number in rows)
 
         return self(figure, count, ())
@@ -224,7 +226,7 @@ def _key(instant: datetime) -> str:
 
 
 def _last_success(connection: Connection) -> dict[str, datetime]:
-    return {row.job: row.finished_at for row in connection.execute(text(LAST_SUCCESS))}
+    return {row.job: row.finished_at for row in connection.exec_driver_sql(LAST_SUCCESS)}
 
 
 def _due_since(ask: _Questions, settings: Settings, now: datetime) -> dict[str, datetime]:
@@ -240,18 +242,18 @@ def _due_since(ask: _Questions, settings: Settings, now: datetime) -> dict[str, 
 
 
 def _unstated(connection: Connection) -> dict[Month, datetime]:
-    return {Month.of_day(row.month): row.closed_at for row in connection.execute(text(UNSTATED))}
+    return {Month.of_day(row.month): row.closed_at for row in connection.exec_driver_sql(UNSTATED)}
 
 
 def _unknown_zones(connection: Connection) -> dict[str, str]:
     unknown = unknown_zones(connection)
-    rows = connection.execute(text(IN_ZONES), {"timezones": unknown, "most": NAMED}) if unknown else ()
+    rows = connection.exec_driver_sql(IN_ZONES, {"timezones": unknown, "most": NAMED}) if unknown else ()
     return {row.external_ref: row.timezone for row in rows}
 
 
 FIRINGS = """
     SELECT job, host, outcome, count(*) FROM job_firing
-    WHERE fired_at >= CAST(:since AS timestamptz)
+    WHERE fired_at >= %(since)s::timestamptz
     GROUP BY job, host, outcome ORDER BY job, host, outcome
 """
 
@@ -259,11 +261,11 @@ FIRINGS = """
 # committed is missing here: its successor's result counts only its own. `left` is no count of what was done.
 EFFECTS = f"""
     WITH {JOBS}
-    SELECT known.job, effect.key, CAST(sum(CAST(effect.value AS bigint)) AS bigint)
+    SELECT known.job, effect.key, CAST(sum(effect.value::bigint) AS bigint)
     FROM known
     JOIN job_execution AS done ON done.job = known.job
-        AND idempotency_key >= :from_key AND idempotency_key < :to_key
-        AND state = 'COMPLETED' AND finished_at >= CAST(:since AS timestamptz)
+        AND idempotency_key >= %(from_key)s AND idempotency_key < %(to_key)s
+        AND state = 'COMPLETED' AND finished_at >= %(since)s::timestamptz
     CROSS JOIN LATERAL jsonb_each(result) AS effect
     WHERE jsonb_typeof(effect.value) = 'number' AND effect.key <> 'left'
     GROUP BY known.job, effect.key ORDER BY known.job, effect.key
@@ -290,7 +292,7 @@ LAST_SUCCESS = f"""
 
 FAILED_RUNS = """
     SELECT subject, count(*) FROM alert JOIN alert_group ON alert_group.id = group_id
-    WHERE alert.kind = 'RunFailed' AND alerted_at >= CAST(:since AS timestamptz)
+    WHERE alert.kind = 'RunFailed' AND alerted_at >= %(since)s::timestamptz
     GROUP BY subject ORDER BY subject
 """
 
@@ -302,7 +304,7 @@ ALERTS = """
 UNDELIVERED = """
     SELECT event_type, state, count(*) FROM (
         SELECT event_type, state FROM outbox_event
-        WHERE ended_at IS NULL LIMIT CAST(:most AS bigint)
+        WHERE ended_at IS NULL LIMIT %(most)s::bigint
     ) AS waiting
     GROUP BY event_type, state ORDER BY event_type, state
 """
@@ -311,21 +313,21 @@ UNDELIVERED = """
 KEPT_BACK = """
     SELECT event_type, count(*) FROM (
         SELECT event_type FROM outbox_event
-        WHERE reconsider_until > statement_timestamp() LIMIT CAST(:most AS bigint)
+        WHERE reconsider_until > statement_timestamp() LIMIT %(most)s::bigint
     ) AS kept
     GROUP BY event_type ORDER BY event_type
 """
 
 DELIVERED = """
     SELECT event_type, count(*) FROM outbox_event
-    WHERE state = 'DELIVERED' AND ended_at >= CAST(:since AS timestamptz)
+    WHERE state = 'DELIVERED' AND ended_at >= %(since)s::timestamptz
     GROUP BY event_type ORDER BY event_type
 """
 
 # Those that the provider has not decided about: few, and found by their index.
 PAYOUTS = """
     SELECT state, count(*) FROM (
-        SELECT state FROM payout WHERE state IN ('HELD', 'REQUESTED', 'IN_DOUBT') LIMIT CAST(:most AS bigint)
+        SELECT state FROM payout WHERE state IN ('HELD', 'REQUESTED', 'IN_DOUBT') LIMIT %(most)s::bigint
     ) AS waiting
     GROUP BY state ORDER BY state
 """
@@ -335,8 +337,8 @@ UNSTATED = """
 """
 
 IN_ZONES = """
-    SELECT external_ref, timezone FROM organization WHERE timezone = ANY (CAST(:timezones AS text[]))
-    ORDER BY external_ref LIMIT CAST(:most AS bigint)
+    SELECT external_ref, timezone FROM organization WHERE timezone = ANY (%(timezones)s::text[])
+    ORDER BY external_ref LIMIT %(most)s::bigint
 """
 
 PARKED = "SELECT count(*) FROM parked_organization WHERE resolved_at IS NULL"

@@ -8,9 +8,10 @@ from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict, envelope
 from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Fate, Recorded
@@ -116,12 +117,12 @@ def parse_event_id(value: str) -> UUID:
     """An event's id from text.
 
     Raises:
-        InputError: not a UUID.
+        InvalidInput: not a UUID.
     """
     try:
         return UUID(value)
     except ValueError:
-        raise InputError(f"{value!r} is not an event's id, which is a UUID; {_LIST}.") from None
+        raise InvalidInput(f"{value!r} is not an event's id, which is a UUID; {_LIST}.") from None
 
 
 def list_events(
@@ -137,29 +138,29 @@ def list_events(
     `aggregate`: its id.
 
     Raises:
-        InputError: there is no such state or type.
+        InvalidInput: there is no such state or type.
     """
     if event_type is not None:
         require_event_type(event_type)
     if state is not None and state not in STATES:
-        raise InputError(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
+        raise InvalidInput(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
     query = _UNENDED if state is None else _OF_STATE
     values = {"state": state, "event_type": event_type, "aggregate": aggregate, "limit": limit}
-    return tuple(Event(*row) for row in connection.execute(query, values))
+    return tuple(Event(*row) for row in connection.exec_driver_sql(query, values))
 
 
 def list_kept_back(connection: Connection, limit: int = 50) -> tuple[Event, ...]:
     """The first `limit` events that are suppressed for a reason that may pass, and go by themselves when it has."""
-    return tuple(Event(*row) for row in connection.execute(_KEPT_BACK, {"limit": limit}))
+    return tuple(Event(*row) for row in connection.exec_driver_sql(_KEPT_BACK, {"limit": limit}))
 
 
 def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID) -> Detail:
     """All that is known of an event.
 
     Raises:
-        InputError: there is no such event.
+        InvalidInput: there is no such event.
     """
-    row = connection.execute(_SHOW, {"event_id": event_id}).one_or_none()
+    row = connection.exec_driver_sql(_SHOW, {"event_id": event_id}).one_or_none()
     if row is None:
         raise _unknown(event_id)
     detail = Detail(Event(*row[:11]), *row[11:21])
@@ -171,12 +172,12 @@ def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID)
 
 def attempts(connection: Connection, event_id: UUID) -> tuple[Attempt, ...]:
     """The attempts at an event that did not deliver it, the first one first."""
-    return tuple(Attempt(*row) for row in connection.execute(_ATTEMPTS, {"event_id": event_id}))
+    return tuple(Attempt(*row) for row in connection.exec_driver_sql(_ATTEMPTS, {"event_id": event_id}))
 
 
 def destinations(connection: Connection, delivery: Delivery) -> tuple[DestinationState, ...]:
     """How each destination of the configuration does, in the order of their names."""
-    known = {row.name: row for row in connection.execute(_DESTINATIONS)}
+    known = {row.name: row for row in connection.exec_driver_sql(_DESTINATIONS)}
     stopped = {one.name for one in stops(connection) if one.kind == "DESTINATION"}
     found = []
     for name in sorted(delivery.destinations):
@@ -188,10 +189,10 @@ def destinations(connection: Connection, delivery: Delivery) -> tuple[Destinatio
 
 
 def require_destination(delivery: Delivery, destination: str) -> None:
-    """Raise InputError where the configuration of delivery has no such destination."""
+    """Raise TicketflowError where the configuration of delivery has no such destination."""
     known = delivery.destinations
     if destination not in known:
-        raise InputError(f"There is no destination {destination!r}; choose one of {', '.join(sorted(known))}.")
+        raise InvalidInput(f"There is no destination {destination!r}; choose one of {', '.join(sorted(known))}.")
 
 
 def chosen_types(
@@ -200,7 +201,7 @@ def chosen_types(
     """The types that are `event_type` and, of what waits, go to `destination`; None: neither is asked for.
 
     Raises:
-        InputError: there is no such type or destination.
+        InvalidInput: there is no such type or destination.
     """
     if event_type is not None:
         require_event_type(event_type)
@@ -223,10 +224,10 @@ def would_redrive(connection: Connection, choice: Choice) -> int:
     """How many events `redrive` would take.
 
     Raises:
-        InputError: nothing is chosen at all.
+        InvalidInput: nothing is chosen at all.
     """
     _require_choice(choice)
-    return len(connection.execute(_CHOSEN_DEAD, _values_of(choice)).all())
+    return len(connection.exec_driver_sql(_CHOSEN_DEAD, _values_of(choice)).all())
 
 
 def redrive(connection: Connection, choice: Choice) -> int:
@@ -235,15 +236,15 @@ def redrive(connection: Connection, choice: Choice) -> int:
     Those that are decided about elsewhere are left out.
 
     Raises:
-        InputError: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen at all.
+        InvalidInput: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen.
     """
     _require_choice(choice)
-    redriven = set(connection.execute(_REDRIVE, _values_of(choice)).scalars())
+    redriven = set(connection.exec_driver_sql(_REDRIVE, _values_of(choice)).scalars())
     for event_id in choice.event_ids:
         if event_id not in redriven:
             found = _locked(connection, event_id)
             _require_no_other_desk(found)
-            raise InputError(
+            raise InvalidInput(
                 f"Event {event_id} is {found.state} or not among those chosen; only DEAD ones are redriven."
             )
     return len(redriven)
@@ -251,7 +252,7 @@ def redrive(connection: Connection, choice: Choice) -> int:
 
 def _require_choice(choice: Choice) -> None:
     if not choice.event_ids and choice.event_types is None and choice.since is None:
-        raise InputError("Say which dead events to redrive: ids, an event type, a destination, or since when.")
+        raise InvalidInput("Say which dead events to redrive: ids, an event type, a destination, or since when.")
 
 
 def _values_of(choice: Choice) -> dict[str, object]:
@@ -267,7 +268,7 @@ def hold(connection: Connection, event_id: UUID) -> None:
     """Keep a pending event, and with it all later ones of its aggregate, until it is released.
 
     Raises:
-        InputError: there is no such event, it is not PENDING, or it is decided about elsewhere.
+        InvalidInput: there is no such event, it is not PENDING, or it is decided about elsewhere.
     """
     _move(connection, event_id, {"PENDING"}, "held", _HOLD)
 
@@ -276,7 +277,7 @@ def release(connection: Connection, event_id: UUID) -> None:
     """Let a held event go, at once.
 
     Raises:
-        InputError: there is no such event, it is not HELD, or it is decided about elsewhere.
+        InvalidInput: there is no such event, it is not HELD, or it is decided about elsewhere.
     """
     _move(connection, event_id, {"HELD"}, "released", _RELEASE)
 
@@ -292,7 +293,7 @@ def resolve(
     does from the relay.
 
     Raises:
-        InputError: there is no such event, its state is none of these, it is dead already, or it is decided about
+        InvalidInput: there is no such event, its state is none of these, it is dead already, or it is decided about
             elsewhere.
     """
     found = _locked(connection, event_id)
@@ -302,12 +303,12 @@ def resolve(
     # What is dropped for good is one of those that are kept back, and not looked at again.
     is_so = found.state == state and found.reconsider_until is None
     if found.state not in waits or is_so:
-        raise InputError(
+        raise InvalidInput(
             f"Event {event_id} is {found.state}, so it cannot be resolved as {resolution}; "
             "only what is IN_DOUBT or DEAD waits for that."
         )
     said = f"Resolved as {resolution} by {by}."
-    connection.execute(_RESOLVE, {"id": found.id, "state": state, "said": said})
+    connection.exec_driver_sql(_RESOLVE, {"id": found.id, "state": state, "said": said})
     if state != "PENDING":
         kind = kinds.get(found.event_type)
         if kind is not None and kind.recorder is not None:
@@ -318,39 +319,39 @@ def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str
     """Deliver nothing to a destination, or of a type, until it is resumed.
 
     Raises:
-        InputError: it is stopped already, or there is no such type.
+        InvalidInput: it is stopped already, or there is no such type.
     """
     if kind == "EVENT_TYPE":
         require_event_type(name)
-    if not connection.execute(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
-        raise InputError(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
+    if not connection.exec_driver_sql(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
+        raise InvalidInput(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
 
 
 def resume(connection: Connection, kind: StopKind, name: str) -> None:
     """Deliver again what was stopped.
 
     Raises:
-        InputError: it is not stopped.
+        InvalidInput: it is not stopped.
     """
-    if not connection.execute(_RESUME, {"kind": kind, "name": name}).rowcount:
-        raise InputError(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
+    if not connection.exec_driver_sql(_RESUME, {"kind": kind, "name": name}).rowcount:
+        raise InvalidInput(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
 
 
 def stops(connection: Connection) -> tuple[Stop, ...]:
     """All that is stopped, in the order of names."""
-    return tuple(Stop(*row) for row in connection.execute(_STOPS))
+    return tuple(Stop(*row) for row in connection.exec_driver_sql(_STOPS))
 
 
 def _move(connection: Connection, event_id: UUID, states: set[str], done: str, statement: Any) -> None:  # noqa: ANN401
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     if found.state not in states:
-        raise InputError(f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}.")
-    connection.execute(statement, {"id": found.id})
+        raise InvalidInput(f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}.")
+    connection.exec_driver_sql(statement, {"id": found.id})
 
 
 def _locked(connection: Connection, event_id: UUID) -> Row[Any]:
-    row = connection.execute(_LOCK, {"event_id": event_id}).one_or_none()
+    row = connection.exec_driver_sql(_LOCK, {"event_id": event_id}).one_or_none()
     if row is None:
         raise _unknown(event_id)
     return row
@@ -359,14 +360,14 @@ def _locked(connection: Connection, event_id: UUID) -> Row[Any]:
 def _require_no_other_desk(found: Row[Any]) -> None:
     command = _OTHER_DESKS.get(found.aggregate_type)
     if command is not None and found.is_its_own:
-        raise InputError(
+        raise InvalidInput(
             f"Event {found.event_id} is about {found.aggregate_type} {found.aggregate_id}; "
             f"decide about that with `{command}`."
         )
 
 
-def _unknown(event_id: UUID) -> InputError:
-    return InputError(f"There is no event {event_id}; {_LIST}.")
+def _unknown(event_id: UUID) -> InvalidInput:
+    return InvalidInput(f"There is no event {event_id}; {_LIST}.")
 
 
 def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
@@ -393,103 +394,80 @@ _COLUMNS = """
 """
 
 _CHOSEN = """
-    (CAST(:event_type AS text) IS NULL OR event_type = CAST(:event_type AS text))
-    AND (CAST(:aggregate AS text) IS NULL OR aggregate_id = CAST(:aggregate AS text))
+    (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
+    AND (%(aggregate)s::text IS NULL OR aggregate_id = %(aggregate)s::text)
 """
 
-_UNENDED = text(f"""
-    SELECT {_COLUMNS} FROM outbox_event
-    WHERE ended_at IS NULL AND {_CHOSEN}
-    ORDER BY occurred_at, id LIMIT CAST(:limit AS bigint)
-""")
+_UNENDED = sql(__file__, "unended", columns=_COLUMNS, chosen=_CHOSEN)
 
-_OF_STATE = text(f"""
-    SELECT {_COLUMNS} FROM outbox_event
-    WHERE state = CAST(:state AS text) AND {_CHOSEN}
-        AND (ended_at IS NULL) = (CAST(:state AS text) NOT IN ('DELIVERED', 'SUPPRESSED'))
-    ORDER BY ended_at DESC, occurred_at DESC, id DESC LIMIT CAST(:limit AS bigint)
-""")
+_OF_STATE = sql(__file__, "of_state", columns=_COLUMNS, chosen=_CHOSEN)
 
-_KEPT_BACK = text(f"""
-    SELECT {_COLUMNS} FROM outbox_event
-    WHERE reconsider_until > statement_timestamp()
-    ORDER BY id LIMIT CAST(:limit AS bigint)
-""")
+_KEPT_BACK = sql(__file__, "kept_back", columns=_COLUMNS)
 
-_SHOW = text(f"""
-    SELECT {_COLUMNS}, payload, dedupe_key, attempts, owner, lease_until, first_attempt_at, doubtful_since,
-        last_response, destination, body, CAST(payload AS text) AS data
-    FROM outbox_event WHERE event_id = CAST(:event_id AS uuid)
-""")
+_SHOW = sql(__file__, "show", columns=_COLUMNS)
 
-_ATTEMPTS = text("""
+_ATTEMPTS = """
     SELECT attempt, began_at, outbox_attempt.ended_at, outbox_attempt.owner, outbox_attempt.destination, outcome, error,
         response
     FROM outbox_attempt JOIN outbox_event ON outbox_event.id = outbox_id
-    WHERE event_id = CAST(:event_id AS uuid) ORDER BY attempt
-""")
+    WHERE event_id = %(event_id)s::uuid ORDER BY attempt
+"""
 
-_DESTINATIONS = text("""
-    SELECT name, failing_since, CAST(rate AS float) AS rate, last_error, CASE
+_DESTINATIONS = """
+    SELECT name, failing_since, rate::float AS rate, last_error, CASE
         WHEN greatest(open_until, probe_until, paused_until) > clock_timestamp()
         THEN greatest(open_until, probe_until, paused_until) END AS next_at
     FROM delivery_destination
-""")
+"""
 
 # An event that asks for a payout which is not there, or beside its own, is decided about here.
-_LOCK = text("""
-    SELECT *, CAST(payload AS text) AS data, dedupe_key = 'PayoutRequested:' || aggregate_id AND EXISTS (
+_LOCK = """
+    SELECT *, payload::text AS data, dedupe_key = 'PayoutRequested:' || aggregate_id AND EXISTS (
         SELECT FROM payout WHERE public_id = CASE
-            WHEN aggregate_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN CAST(aggregate_id AS uuid) END
+            WHEN aggregate_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN aggregate_id::uuid END
     ) AS is_its_own
-    FROM outbox_event WHERE event_id = CAST(:event_id AS uuid) FOR UPDATE
-""")
+    FROM outbox_event WHERE event_id = %(event_id)s::uuid FOR UPDATE
+"""
 
 # In the order of ids, as everything that takes several events.
 _DEAD = """
     SELECT id FROM outbox_event
     WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
-        AND aggregate_type <> ALL (CAST(:others AS text[]))
-        AND (CAST(:event_ids AS uuid[]) IS NULL OR event_id = ANY (CAST(:event_ids AS uuid[])))
-        AND (CAST(:event_types AS text[]) IS NULL OR event_type = ANY (CAST(:event_types AS text[])))
-        AND (CAST(:since AS timestamptz) IS NULL OR last_attempt_at >= CAST(:since AS timestamptz))
+        AND aggregate_type <> ALL (%(others)s::text[])
+        AND (%(event_ids)s::uuid[] IS NULL OR event_id = ANY (%(event_ids)s::uuid[]))
+        AND (%(event_types)s::text[] IS NULL OR event_type = ANY (%(event_types)s::text[]))
+        AND (%(since)s::timestamptz IS NULL OR last_attempt_at >= %(since)s::timestamptz)
     ORDER BY id
 """
 
-_CHOSEN_DEAD = text(_DEAD)
+_CHOSEN_DEAD = _DEAD
 
-_REDRIVE = text(f"""
-    WITH dead AS MATERIALIZED ({_DEAD} FOR UPDATE)
-    UPDATE outbox_event AS event
-    SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts, tried_since = NULL, lost = 0
-    FROM dead WHERE event.id = dead.id
-    RETURNING event_id
-""")
+_REDRIVE = sql(__file__, "redrive", dead=_DEAD)
 
-_HOLD = text("UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE id = :id")
+_HOLD = "UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE id = %(id)s"
 
-_RELEASE = text("""
-    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL WHERE id = :id
-""")
+_RELEASE = """
+    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL WHERE id = %(id)s
+"""
 
-_RESOLVE = text("""
+_RESOLVE = """
     UPDATE outbox_event
-    SET state = CAST(:state AS text), last_error = CAST(:said AS text),
-        available_at = CASE WHEN CAST(:state AS text) = 'PENDING' THEN clock_timestamp() END,
-        ended_at = CASE WHEN CAST(:state AS text) IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
-        attempts_forgiven = CASE WHEN CAST(:state AS text) = 'PENDING' THEN attempts ELSE attempts_forgiven END,
-        doubtful_since = CASE WHEN CAST(:state AS text) IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
+    SET state = %(state)s::text, last_error = %(said)s::text,
+        available_at = CASE WHEN %(state)s::text = 'PENDING' THEN clock_timestamp() END,
+        ended_at = CASE WHEN %(state)s::text IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
+        attempts_forgiven = CASE WHEN %(state)s::text = 'PENDING' THEN attempts ELSE attempts_forgiven END,
+        doubtful_since = CASE WHEN %(state)s::text IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
         reconsider_until = NULL,
-        tried_since = CASE WHEN CAST(:state AS text) = 'PENDING' THEN NULL ELSE tried_since END,
-        lost = CASE WHEN CAST(:state AS text) = 'PENDING' THEN 0 ELSE lost END
-    WHERE id = :id
-""")
+        tried_since = CASE WHEN %(state)s::text = 'PENDING' THEN NULL ELSE tried_since END,
+        lost = CASE WHEN %(state)s::text = 'PENDING' THEN 0 ELSE lost END
+    WHERE id = %(id)s
+"""
 
-_STOP = text("""
-    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES (:kind, :name, :reason, :by)
+_STOP = """
+    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES (%(kind)s, %(name)s, %(reason)s, %(by)s)
     ON CONFLICT DO NOTHING
-""")
+"""
 
-_RESUME = text("DELETE FROM delivery_stop WHERE kind = :kind AND name = :name")
+_RESUME = "DELETE FROM delivery_stop WHERE kind = %(kind)s AND name = %(name)s"
 
-_STOPS = text("SELECT kind, name, reason, stopped_by, stopped_at FROM delivery_stop ORDER BY kind, name")
+_STOPS = "SELECT kind, name, reason, stopped_by, stopped_at FROM delivery_stop ORDER BY kind, name"

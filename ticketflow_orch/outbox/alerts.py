@@ -13,9 +13,10 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import OutboxEvent, Publish
 
@@ -109,7 +110,7 @@ def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Pub
         "event_id": alert.event_id,
         "again_after": TOLD_AGAIN_AFTER,
     }
-    noted = connection.execute(_NOTE, values).one_or_none()
+    noted = connection.exec_driver_sql(_NOTE, values).one_or_none()
     if noted is None or not noted.is_told:
         return False
     more = {} if noted.occurrences == 1 else {"occurrences": noted.occurrences, "since": noted.first_at.isoformat()}
@@ -133,12 +134,12 @@ def alert_all(
 def standing(connection: Connection, kinds: Collection[str] | None = None) -> tuple[Standing, ...]:
     """The open alerts, of `kinds` or of all, the most urgent first and among them the oldest."""
     values = {"kinds": None if kinds is None else sorted(kinds)}
-    return tuple(Standing(*row) for row in connection.execute(_STANDING, values))
+    return tuple(Standing(*row) for row in connection.exec_driver_sql(_STANDING, values))
 
 
 def latest(connection: Connection, most: int) -> tuple[Standing, ...]:
     """The last `most` alerts, open or over, the newest first."""
-    return tuple(Standing(*row) for row in connection.execute(_LATEST, {"most": most}))
+    return tuple(Standing(*row) for row in connection.exec_driver_sql(_LATEST, {"most": most}))
 
 
 def resolve(
@@ -146,7 +147,7 @@ def resolve(
 ) -> tuple[Standing, ...]:
     """End those of `alerts` that are open, and tell of each; `by` says what ended them. Returns them."""
     ended = []
-    for row in connection.execute(_RESOLVE, {"ids": sorted(alerts), "by": by}).all():
+    for row in connection.exec_driver_sql(_RESOLVE, {"ids": sorted(alerts), "by": by}).all():
         one = Standing(*row[:-1])
         told = {
             "kind": one.kind, "subject": one.subject, "severity": one.severity.lower(),
@@ -162,11 +163,11 @@ def resolve_by_hand(connection: Connection, alert: int, now: datetime, who: str)
     """End one alert because a person says so.
 
     Raises:
-        InputError: it is not open.
+        InvalidInput: it is not open.
     """
     ended = resolve(connection, [alert], now, who)
     if not ended:
-        raise InputError(f"No alert {alert} is open; `ticketflow alerts list` shows those that are.")
+        raise InvalidInput(f"No alert {alert} is open; `ticketflow alerts list` shows those that are.")
     return ended[0]
 
 
@@ -180,7 +181,7 @@ def resolve_others(
 
 def tell_again(connection: Connection, now: datetime, publish: Publish = events.append) -> int:
     """Tell what has stood for another day, of what somebody must look at; how many there were."""
-    rows = connection.execute(_AGAIN, {"again_after": TOLD_AGAIN_AFTER}).all()
+    rows = connection.exec_driver_sql(_AGAIN, {"again_after": TOLD_AGAIN_AFTER}).all()
     for row in rows:
         name = _name(row.kind, row.key)
         told = row.payload | {
@@ -193,67 +194,38 @@ def tell_again(connection: Connection, now: datetime, publish: Publish = events.
 
 def _is_over(connection: Connection, alert: Alert) -> bool:
     values = {"kind": alert.kind, "key": alert.key, "subject": alert.about}
-    return bool(connection.execute(_IS_OVER, values).scalar_one())
+    return bool(connection.exec_driver_sql(_IS_OVER, values).scalar_one())
 
 
 def _name(kind: str, key: str) -> str:
     return f"{kind} {key}"
 
 
-# An occurrence that is known adds nothing to its alert. Of two that are noted at once the second waits at the alert's
-# row, or at the index, and joins it.
-_NOTE = text("""
-    WITH opened AS (
-        INSERT INTO alert_group AS one (kind, subject, severity, key, payload, first_at, last_at, told_at)
-        SELECT CAST(:kind AS text), CAST(:subject AS text), CAST(:severity AS text), CAST(:key AS text),
-            CAST(:payload AS jsonb), at, at, at
-        FROM (SELECT clock_timestamp() AS at) AS clock
-        WHERE NOT EXISTS (SELECT FROM alert WHERE kind = CAST(:kind AS text) AND key = CAST(:key AS text))
-        ON CONFLICT (kind, subject) WHERE resolved_at IS NULL DO UPDATE SET
-            occurrences = one.occurrences + 1, last_at = excluded.last_at, payload = excluded.payload,
-            told_at = CASE WHEN one.told_at < excluded.last_at - CAST(:again_after AS interval)
-                THEN excluded.last_at ELSE one.told_at END
-        RETURNING id, key, occurrences, first_at, told_at = last_at AS is_told
-    ), noted AS (
-        INSERT INTO alert (kind, key, group_id, event_id)
-        SELECT CAST(:kind AS text), CAST(:key AS text), id, CAST(:event_id AS uuid) FROM opened
-        ON CONFLICT DO NOTHING RETURNING kind
-    )
-    SELECT key, occurrences, first_at, is_told FROM opened WHERE EXISTS (SELECT FROM noted)
-""")
+_NOTE = sql(__file__, "note")
 
-_IS_OVER = text("""
+_IS_OVER = """
     SELECT EXISTS (
         SELECT FROM alert JOIN alert_group ON alert_group.id = group_id
-        WHERE alert.kind = CAST(:kind AS text) AND alert.key = CAST(:key AS text) AND resolved_at IS NOT NULL
+        WHERE alert.kind = %(kind)s::text AND alert.key = %(key)s::text AND resolved_at IS NOT NULL
     ) AND NOT EXISTS (
-        SELECT FROM alert_group WHERE kind = CAST(:kind AS text) AND subject = CAST(:subject AS text)
+        SELECT FROM alert_group WHERE kind = %(kind)s::text AND subject = %(subject)s::text
             AND resolved_at IS NULL)
-""")
+"""
 
 _COLUMNS = "id, kind, subject, severity, first_at, last_at, occurrences, payload, resolved_at, resolved_by"
 
-_STANDING = text(f"""
-    SELECT {_COLUMNS} FROM alert_group
-    WHERE resolved_at IS NULL AND (CAST(:kinds AS text[]) IS NULL OR kind = ANY (CAST(:kinds AS text[])))
-    ORDER BY array_position(ARRAY['PAGE', 'TICKET', 'INFO'], severity), first_at, id
-""")
+_STANDING = sql(__file__, "standing", columns=_COLUMNS)
 
-_LATEST = text(f"SELECT {_COLUMNS} FROM alert_group ORDER BY id DESC LIMIT CAST(:most AS bigint)")
+_LATEST = sql(__file__, "latest", columns=_COLUMNS)
 
-_RESOLVE = text(f"""
-    UPDATE alert_group SET resolved_at = clock_timestamp(), resolved_by = CAST(:by AS text)
-    WHERE resolved_at IS NULL AND id IN (
-        SELECT id FROM alert_group WHERE id = ANY (CAST(:ids AS bigint[])) ORDER BY kind, subject FOR UPDATE)
-    RETURNING {_COLUMNS}, key
-""")
+_RESOLVE = sql(__file__, "resolve", columns=_COLUMNS)
 
-_AGAIN = text("""
+_AGAIN = """
     UPDATE alert_group SET told_at = clock_timestamp()
     WHERE id IN (
         SELECT id FROM alert_group
         WHERE resolved_at IS NULL AND severity <> 'INFO'
-            AND told_at < clock_timestamp() - CAST(:again_after AS interval)
+            AND told_at < clock_timestamp() - %(again_after)s::interval
         ORDER BY kind, subject FOR UPDATE SKIP LOCKED)
     RETURNING kind, key, subject, severity, payload, occurrences, first_at, told_at
-""")
+"""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.ages import written_out
 from ticketflow_orch.formatting.counts import counted
 
@@ -39,9 +40,9 @@ class Backlog:
 
 def read_backlog(connection: Connection) -> Backlog:
     """The backlog now: one index probe a type, and one for each event that is counted."""
-    found = connection.execute(_BACKLOG).mappings().one()
-    failing = tuple((row.name, row.failing_since, row.last_error or "") for row in connection.execute(_FAILING))
-    return Backlog(**found, retried=connection.execute(_RETRIED).scalar_one(), failing=failing)
+    found = connection.exec_driver_sql(_BACKLOG).mappings().one()
+    failing = tuple((row.name, row.failing_since, row.last_error or "") for row in connection.exec_driver_sql(_FAILING))
+    return Backlog(**found, retried=connection.exec_driver_sql(_RETRIED).scalar_one(), failing=failing)
 
 
 def faults(backlog: Backlog, late: timedelta) -> tuple[str, ...]:
@@ -70,43 +71,12 @@ def faults(backlog: Backlog, late: timedelta) -> tuple[str, ...]:
     return tuple(found)
 
 
-_BACKLOG = text(f"""
-    WITH RECURSIVE kind (name) AS (
-        (SELECT event_type FROM outbox_event WHERE ended_at IS NULL ORDER BY event_type LIMIT 1)
-        UNION ALL
-        SELECT (SELECT event_type FROM outbox_event WHERE ended_at IS NULL AND event_type > kind.name
-            ORDER BY event_type LIMIT 1)
-        FROM kind WHERE name IS NOT NULL
-    ), oldest AS (
-        SELECT min(first.available_at) AS due_since FROM kind CROSS JOIN LATERAL (
-            SELECT available_at FROM outbox_event WHERE event_type = kind.name AND ended_at IS NULL
-            ORDER BY available_at LIMIT 1
-        ) AS first
-    ), waiting AS (
-        SELECT count(*) AS number FROM (SELECT FROM outbox_event WHERE ended_at IS NULL LIMIT {MOST}) AS counted
-    ), aside AS (
-        SELECT count(*) FILTER (WHERE state = 'DEAD') AS dead, count(*) FILTER (WHERE state = 'IN_DOUBT') AS in_doubt,
-            count(*) FILTER (WHERE state = 'HELD') AS held
-        FROM (
-            SELECT state FROM kind JOIN outbox_event ON event_type = kind.name AND ended_at IS NULL
-                AND available_at IS NULL
-            LIMIT {MOST}
-        ) AS counted
-    )
-    SELECT clock_timestamp() AS at, due_since, number AS waiting, dead, in_doubt, held FROM oldest, waiting, aside
-""")
+_BACKLOG = sql(__file__, "backlog", most=MOST)
 
 # Where nothing waits at all, nothing will say that it arrives again.
-_FAILING = text("""
+_FAILING = """
     SELECT name, failing_since, last_error FROM delivery_destination
     WHERE failing_since IS NOT NULL AND EXISTS (SELECT FROM outbox_event WHERE ended_at IS NULL)
-""")
+"""
 
-# Whatever else waits for those is not counted.
-_RETRIED = text(f"""
-    SELECT count(*) FROM (
-        SELECT FROM outbox_event
-        WHERE ended_at IS NULL AND state = 'PENDING' AND tried_since < clock_timestamp() - interval '1 hour'
-        LIMIT {MOST}
-    ) AS counted
-""")
+_RETRIED = sql(__file__, "retried", most=MOST)

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.outbox.admin import decided_elsewhere
 from ticketflow_orch.outbox.events import require_event_type
 
@@ -50,13 +51,13 @@ def count(connection: Connection, which: Which) -> tuple[Kind, ...]:
     """How many events `which` are, by type and state.
 
     Raises:
-        InputError: there is no such type, or nothing narrows the choice down.
+        InvalidInput: there is no such type, or nothing narrows the choice down.
     """
     if which.is_everything:
-        raise InputError("Say which events: ids, or --type, --older-than or --error.")
+        raise InvalidInput("Say which events: ids, or --type, --older-than or --error.")
     if which.event_type is not None:
         require_event_type(which.event_type)
-    return tuple(Kind(*row) for row in connection.execute(_COUNT, _values(which)))
+    return tuple(Kind(*row) for row in connection.exec_driver_sql(_COUNT, _values(which)))
 
 
 def decide(engine: Engine, which: Which, one: Callable[[Connection, UUID], None]) -> tuple[int, tuple[str, ...]]:
@@ -65,7 +66,7 @@ def decide(engine: Engine, which: Which, one: Callable[[Connection, UUID], None]
     Whoever was quicker with an event has decided about it.
     """
     with engine.connect() as connection:
-        found = connection.execute(_IDS, _values(which)).scalars().all()
+        found = connection.exec_driver_sql(_IDS, _values(which)).scalars().all()
     done = 0
     refused: list[str] = []
     for start in range(0, len(found), _AT_ONCE):
@@ -73,7 +74,7 @@ def decide(engine: Engine, which: Which, one: Callable[[Connection, UUID], None]
             for event_id in found[start : start + _AT_ONCE]:
                 try:
                     one(connection, event_id)
-                except InputError as error:
+                except TicketflowError as error:
                     refused.append(str(error))
                 else:
                     done += 1
@@ -92,17 +93,13 @@ def _values(which: Which) -> dict[str, object]:
 
 # Of payouts another desk decides, as `admin` says.
 _WHICH = """
-    ended_at IS NULL AND state = ANY (CAST(:states AS text[]))
-    AND aggregate_type <> ALL (CAST(:others AS text[]))
-    AND (CAST(:event_type AS text) IS NULL OR event_type = CAST(:event_type AS text))
-    AND (CAST(:older_than AS interval) IS NULL OR occurred_at < clock_timestamp() - CAST(:older_than AS interval))
-    AND (CAST(:error AS text) IS NULL OR position(lower(CAST(:error AS text)) IN lower(last_error)) > 0)
+    ended_at IS NULL AND state = ANY (%(states)s::text[])
+    AND aggregate_type <> ALL (%(others)s::text[])
+    AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
+    AND (%(older_than)s::interval IS NULL OR occurred_at < clock_timestamp() - %(older_than)s::interval)
+    AND (%(error)s::text IS NULL OR position(lower(%(error)s::text) IN lower(last_error)) > 0)
 """
 
-_COUNT = text(f"""
-    SELECT event_type, state, count(*) AS events, min(occurred_at) AS since, max(last_error) AS error
-    FROM outbox_event WHERE {_WHICH}
-    GROUP BY event_type, state ORDER BY event_type, state
-""")
+_COUNT = sql(__file__, "count", which=_WHICH)
 
-_IDS = text(f"SELECT event_id FROM outbox_event WHERE {_WHICH} ORDER BY id")
+_IDS = sql(__file__, "ids", which=_WHICH)

@@ -9,9 +9,10 @@ from datetime import datetime
 from difflib import get_close_matches
 from typing import Any, Literal
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 
 # All that is ever told; docs/delivery.md says what each of them carries. The table outbox_event_type names them too,
 # save what the database writes by itself: who does not own the outbox writes no others.
@@ -75,11 +76,11 @@ NEVER_TWICE = frozenset({"PayoutRequested"})
 
 
 def require_event_type(name: str) -> None:
-    """Raise InputError unless `name` is in EVENT_TYPES."""
+    """Raise TicketflowError unless `name` is in EVENT_TYPES."""
     if name not in EVENT_TYPES:
         near = get_close_matches(name, EVENT_TYPES, n=1)
         fix = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
-        raise InputError(f"{name} is no type of event; {fix}.")
+        raise InvalidInput(f"{name} is no type of event; {fix}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +151,7 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     """
     if event.event_type not in EVENT_TYPES:
         raise ValueError(f"{event.event_type!r} is not in EVENT_TYPES; no route could name it.")
-    written = connection.execute(
+    written = connection.exec_driver_sql(
         _APPEND,
         {
             "aggregate_type": event.aggregate_type,
@@ -164,12 +165,4 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     return written == 1
 
 
-# Two at once may meet at the id as well as at the key that it is made of.
-_APPEND = text(f"""
-    INSERT INTO outbox_event
-        (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-    VALUES ({derived_event_id("CAST(:dedupe_key AS text)")}, CAST(:aggregate_type AS text),
-        CAST(:aggregate_id AS text), CAST(:event_type AS text), CAST(:payload AS jsonb), CAST(:dedupe_key AS text),
-        CAST(:occurred_at AS timestamptz))
-    ON CONFLICT DO NOTHING
-""")
+_APPEND = sql(__file__, "append", derived_event_id_cast_dedupe_key_as_text=derived_event_id("%(dedupe_key)s::text"))

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row
 
 from ticketflow_orch import clock
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.backing import PARKED
 from ticketflow_orch.payouts.references import tell_shared
@@ -38,15 +39,15 @@ def pause(connection: Connection, reason: str, by: str) -> None:
     """Stop sending payouts, whatever is requested meanwhile; what is being sent comes to its end.
 
     Raises:
-        InputError: they are paused already.
+        InvalidInput: they are paused already.
     """
-    if not connection.execute(_PAUSE, {"name": EVENT_TYPE, "reason": reason, "by": by}).rowcount:
-        raise InputError(f"Payouts are paused already, {paused(connection)}; resume them first.")
+    if not connection.exec_driver_sql(_PAUSE, {"name": EVENT_TYPE, "reason": reason, "by": by}).rowcount:
+        raise InvalidInput(f"Payouts are paused already, {paused(connection)}; resume them first.")
 
 
 def paused(connection: Connection) -> str | None:
     """Who paused payouts and why, as part of a sentence; None when they are sent."""
-    stop = connection.execute(_STOP, {"name": EVENT_TYPE}).one_or_none()
+    stop = connection.exec_driver_sql(_STOP, {"name": EVENT_TYPE}).one_or_none()
     return None if stop is None else f"by {stop.stopped_by}: {stop.reason}"
 
 
@@ -54,25 +55,25 @@ def resume(connection: Connection) -> None:
     """Send payouts again.
 
     Raises:
-        InputError: they are not paused.
+        InvalidInput: they are not paused.
     """
-    if not connection.execute(_RESUME, {"name": EVENT_TYPE}).rowcount:
-        raise InputError("Payouts are not paused; there is nothing to resume.")
+    if not connection.exec_driver_sql(_RESUME, {"name": EVENT_TYPE}).rowcount:
+        raise InvalidInput("Payouts are not paused; there is nothing to resume.")
 
 
 def hold(connection: Connection, reference: str, reason: str, by: str) -> None:
     """Keep a requested payout from being sent until it is released.
 
     Raises:
-        InputError: there is no such payout, or it may be on its way already.
+        InvalidInput: there is no such payout, or it may be on its way already.
     """
     found = _locked(connection, reference)
     if (found.state, found.event_state) != ("REQUESTED", "PENDING") or found.first_attempt_at is not None:
         tried = f" and was tried at {found.first_attempt_at:%Y-%m-%d %H:%M} UTC" if found.first_attempt_at else ""
-        raise InputError(
+        raise InvalidInput(
             f"Payout {reference} is {found.state}{tried}; only one that is REQUESTED and was never tried can be held."
         )
-    connection.execute(_MOVE_EVENT, {"id": found.event_id, "state": "HELD"})
+    connection.exec_driver_sql(_MOVE_EVENT, {"id": found.event_id, "state": "HELD"})
     _move(connection, found, "HELD", by, reason=reason)
 
 
@@ -91,18 +92,18 @@ def release(
     The anomalies that a payout was held for are accepted with it.
 
     Raises:
-        InputError: it names none that is held, or none but such.
+        InvalidInput: it names none that is held, or none but such.
     """
     released = 0
     months: set[Month] = set()
     parameters = _selected(selection) | {"by": by, "size": chunk_size, "anomalies": anomalies}
     while True:
         with transaction(engine) as connection:
-            connection.execute(NOBODY_IS_PARKED_MEANWHILE)
-            chunk = connection.execute(_RELEASE, parameters).all()
+            connection.exec_driver_sql(NOBODY_IS_PARKED_MEANWHILE)
+            chunk = connection.exec_driver_sql(_RELEASE, parameters).all()
             references = [row.public_id for row in chunk]
-            connection.execute(_WAKE_EVENTS, {"references": references})
-            connection.execute(_ACCEPT, {"references": references, "by": by})
+            connection.exec_driver_sql(_WAKE_EVENTS, {"references": references})
+            connection.exec_driver_sql(_ACCEPT, {"references": references, "by": by})
         released += len(chunk)
         months |= {Month.of_day(row.month) for row in chunk}
         if not chunk:
@@ -111,8 +112,8 @@ def release(
         with engine.connect() as connection:
             kept = held(connection, selection)
         if kept:
-            raise InputError(f"No payout {_named(selection)} is held for review. {STILL_HELD.format(kept)}")
-        raise InputError(f"No payout {_named(selection)} is held; `ticketflow payouts list --state held` shows them.")
+            raise InvalidInput(f"No payout {_named(selection)} is held for review. {STILL_HELD.format(kept)}")
+        raise InvalidInput(f"No payout {_named(selection)} is held; `ticketflow payouts list --state held` shows them.")
     for month in sorted(months):
         with transaction(engine) as connection:
             mark_paid(connection, month)
@@ -126,10 +127,10 @@ def hold_parked(connection: Connection, organization: int) -> tuple[int, tuple[s
     answer: nothing takes them back. What a relay has in its hands and does not send after all is held by it.
     """
     values = {"organization_id": organization}
-    connection.execute(_LOCK_EVENTS_OF_PARKED, values)
+    connection.exec_driver_sql(_LOCK_EVENTS_OF_PARKED, values)
     # With fresh eyes: what became of an event while its lock was waited for is seen.
-    count = connection.execute(_HOLD_PARKED, values).scalar_one()
-    return int(count), tuple(connection.execute(_ON_THEIR_WAY, values).scalars())
+    count = connection.exec_driver_sql(_HOLD_PARKED, values).scalar_one()
+    return int(count), tuple(connection.exec_driver_sql(_ON_THEIR_WAY, values).scalars())
 
 
 def release_parked(connection: Connection, organization: int) -> dict[str, Month]:
@@ -137,15 +138,15 @@ def release_parked(connection: Connection, organization: int) -> dict[str, Month
 
     Returns the references of what is sent, with their months, which `mark_paid` is for when this is committed.
     """
-    rows = connection.execute(_RELEASE_PARKED, {"organization_id": organization}).all()
+    rows = connection.exec_driver_sql(_RELEASE_PARKED, {"organization_id": organization}).all()
     released = {str(row.public_id): Month.of_day(row.month) for row in rows if row.state == "REQUESTED"}
-    connection.execute(_WAKE_EVENTS, {"references": list(released)})
+    connection.exec_driver_sql(_WAKE_EVENTS, {"references": list(released)})
     return released
 
 
 def held(connection: Connection, selection: Selection) -> int:
     """How many of the payouts that `selection` names are held, by whomever."""
-    return int(connection.execute(_HELD, _selected(selection)).scalar_one())
+    return int(connection.exec_driver_sql(_HELD, _selected(selection)).scalar_one())
 
 
 def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool, chunk_size: int = 5000) -> int:
@@ -155,18 +156,18 @@ def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool,
     stays with the event. Without that it is `by` whose word counts: the provider has not paid them.
 
     Raises:
-        InputError: none of them can be asked for again.
+        InvalidInput: none of them can be asked for again.
     """
     asked = 0
     parameters = _selected(selection) | {"by": by, "size": chunk_size, "looked_up": looked_up}
     while True:
         with transaction(engine) as connection:
-            chunk = connection.execute(_ASK_AGAIN, parameters).rowcount
+            chunk = connection.exec_driver_sql(_ASK_AGAIN, parameters).rowcount
         asked += chunk
         if not chunk:
             break
     if not asked:
-        raise InputError(
+        raise InvalidInput(
             f"No payout {_named(selection)} can be asked for again: that is for payouts in doubt of which the provider "
             "never said that it has them; settle the others as confirmed or rejected."
         )
@@ -179,11 +180,11 @@ def confirm(connection: Connection, reference: str, by: str, provider_ref: str |
     One that is confirmed already takes another reference of the provider's, where it shares the one it has.
 
     Raises:
-        InputError: there is no such payout, or it does not wait for anybody's word.
+        InvalidInput: there is no such payout, or it does not wait for anybody's word.
     """
     found = _locked(connection, reference)
     if found.state == "CONFIRMED" and found.shares and provider_ref:
-        connection.execute(_REFER, {"id": found.id, "by": by, "provider_ref": provider_ref})
+        connection.exec_driver_sql(_REFER, {"id": found.id, "by": by, "provider_ref": provider_ref})
     elif _waits(found):
         _move_event(connection, found, "DELIVERED")
         _move(connection, found, "CONFIRMED", by, provider_ref=provider_ref)
@@ -198,7 +199,7 @@ def reject(connection: Connection, reference: str, reason: str, by: str) -> None
     For one in doubt, one handed over to something that gives no answers, and one that is held: that is not sent then.
 
     Raises:
-        InputError: there is no such payout, or it does not wait for anybody's word.
+        InvalidInput: there is no such payout, or it does not wait for anybody's word.
     """
     found = _locked(connection, reference)
     unsent = found.state == "HELD" and found.event_state in {"HELD", None}
@@ -213,20 +214,20 @@ def return_payout(connection: Connection, reference: str, reason: str, by: str) 
     """Say that a confirmed payout came back: its money returns with the first month that is not closed.
 
     Raises:
-        InputError: there is no such payout, or it is not CONFIRMED.
+        InvalidInput: there is no such payout, or it is not CONFIRMED.
     """
     found = _locked(connection, reference)
     if found.state != "CONFIRMED":
-        raise InputError(f"Payout {reference} is {found.state}; only a confirmed one can come back.")
+        raise InvalidInput(f"Payout {reference} is {found.state}; only a confirmed one can come back.")
     _move(connection, found, "RETURNED", by, reason=reason)
 
 
 def _locked(connection: Connection, reference: str) -> Row[Any]:
     values = {"reference": reference_of(reference)}
-    connection.execute(_LOCK_EVENT, values)
-    found = connection.execute(_LOCK, values).one_or_none()
+    connection.exec_driver_sql(_LOCK_EVENT, values)
+    found = connection.exec_driver_sql(_LOCK, values).one_or_none()
     if found is None:
-        raise InputError(f"There is no payout {reference}; `ticketflow payouts list` shows their references.")
+        raise InvalidInput(f"There is no payout {reference}; `ticketflow payouts list` shows their references.")
     return found
 
 
@@ -234,12 +235,12 @@ def reference_of(text_: str) -> UUID:
     """A payout's reference, as the provider has it.
 
     Raises:
-        InputError: it is no UUID.
+        InvalidInput: it is no UUID.
     """
     try:
         return UUID(text_)
     except ValueError:
-        raise InputError(
+        raise InvalidInput(
             f"{text_!r} is no reference of a payout; give the UUID that `ticketflow payouts list` shows."
         ) from None
 
@@ -253,7 +254,7 @@ def _move(
     reason: str | None = None,
     provider_ref: str | None = None,
 ) -> None:
-    connection.execute(
+    connection.exec_driver_sql(
         _MOVE, {"id": found.id, "state": state, "by": by, "reason": reason, "provider_ref": provider_ref}
     )
 
@@ -261,7 +262,7 @@ def _move(
 def _move_event(connection: Connection, found: Row[Any], state: str) -> None:
     # What is decided may never be sent any more, so its event comes to an end too, if it has not yet.
     if found.event_state in {"IN_DOUBT", "DEAD", "HELD"}:
-        connection.execute(_MOVE_EVENT, {"id": found.event_id, "state": state})
+        connection.exec_driver_sql(_MOVE_EVENT, {"id": found.event_id, "state": state})
 
 
 def _waits(found: Row[Any]) -> bool:
@@ -275,9 +276,9 @@ def _waits(found: Row[Any]) -> bool:
     return found.state == "IN_DOUBT" or (found.state == "REQUESTED" and over)
 
 
-def _nothing_to_settle(found: Row[Any]) -> InputError:
+def _nothing_to_settle(found: Row[Any]) -> InvalidInput:
     way = ", and is still on its way" if found.event_state in {"PENDING", "INFLIGHT"} else ""
-    return InputError(
+    return InvalidInput(
         f"Payout {found.public_id} is {found.state}{way}; `ticketflow payouts list --state in_doubt` shows what waits."
     )
 
@@ -296,148 +297,66 @@ def _named(selection: Selection) -> str:
     return f"of {selection.month}" + (f" in {selection.currency}" if selection.currency else "")
 
 
-_PAUSE = text("""
-    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES ('EVENT_TYPE', :name, :reason, :by)
+_PAUSE = """
+    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES ('EVENT_TYPE', %(name)s, %(reason)s, %(by)s)
     ON CONFLICT DO NOTHING
-""")
-
-_STOP = text("SELECT reason, stopped_by FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = :name")
-
-_RESUME = text("DELETE FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = :name")
-
-_EVENT_OF = "dedupe_key = 'PayoutRequested:' || CAST(:reference AS text)"
-
-_LOCK_EVENT = text(f"SELECT id FROM outbox_event WHERE {_EVENT_OF} FOR UPDATE")
-
-# With fresh eyes: what committed while the event's lock was waited for is seen.
-_LOCK = text(f"""
-    SELECT payout.id, public_id, payout.state, month, outbox_event.id AS event_id, outbox_event.state AS event_state,
-        outbox_event.first_attempt_at, payout.provider_ref, EXISTS (
-            SELECT FROM payout AS other
-            WHERE other.state = 'CONFIRMED' AND other.provider_ref = payout.provider_ref AND other.id <> payout.id
-        ) AS shares
-    FROM payout LEFT JOIN outbox_event ON {_EVENT_OF}
-    WHERE public_id = CAST(:reference AS uuid) FOR UPDATE OF payout
-""")
-
-_MOVE = text("""
-    UPDATE payout SET state = CAST(:state AS text), decided_by = :by,
-        reason = coalesce(CAST(:reason AS text), reason),
-        provider_ref = coalesce(CAST(:provider_ref AS text), provider_ref),
-        answered_at = CASE WHEN CAST(:state AS text) IN ('CONFIRMED', 'REJECTED') THEN clock_timestamp()
-            ELSE answered_at END
-    WHERE id = :id
-""")
-
-_REFER = text("""
-    UPDATE payout SET provider_ref = CAST(:provider_ref AS text), decided_by = :by WHERE id = :id
-""")
-
-_MOVE_EVENT = text("""
-    UPDATE outbox_event SET state = CAST(:state AS text), available_at = NULL,
-        ended_at = CASE WHEN CAST(:state AS text) IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END
-    WHERE id = :id
-""")
-
-_CHOSEN = """
-    (CAST(:reference AS uuid) IS NULL OR public_id = CAST(:reference AS uuid))
-    AND (CAST(:month AS date) IS NULL OR month = CAST(:month AS date))
-    AND (CAST(:currency AS char(3)) IS NULL OR currency = CAST(:currency AS char(3)))
 """
 
-_ASK_AGAIN = text(f"""
-    WITH chosen AS MATERIALIZED (
-        SELECT payout.id, event.id AS outbox_id
-        FROM payout JOIN outbox_event AS event ON dedupe_key = '{EVENT_TYPE}:' || public_id
-        WHERE payout.state = 'IN_DOUBT' AND event.state IN ('IN_DOUBT', 'DEAD') AND {_CHOSEN}
-        ORDER BY payout.id LIMIT CAST(:size AS bigint) FOR UPDATE OF event, payout
-    ), asked AS (
-        UPDATE payout SET state = 'REQUESTED', decided_by = :by FROM chosen WHERE payout.id = chosen.id
-    )
-    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), attempts_forgiven = attempts,
-        tried_since = NULL, lost = 0,
-        doubtful_since = CASE WHEN CAST(:looked_up AS boolean) THEN doubtful_since END
-    FROM chosen WHERE outbox_event.id = outbox_id
-""")
+_STOP = "SELECT reason, stopped_by FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = %(name)s"
 
-_HELD = text(f"SELECT count(*) FROM payout WHERE state = 'HELD' AND {_CHOSEN}")
+_RESUME = "DELETE FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = %(name)s"
 
-_RELEASE = text(f"""
-    WITH chosen AS MATERIALIZED (
-        SELECT id FROM payout
-        WHERE state = 'HELD' AND {_CHOSEN} AND (
-            CAST(:reference AS uuid) IS NOT NULL
-            OR (decided_by IS NULL AND (anomalies_to IS NULL OR CAST(:anomalies AS boolean)) AND NOT EXISTS (
-                SELECT FROM parked_organization AS parked
-                WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)))
-        ORDER BY id LIMIT CAST(:size AS bigint) FOR UPDATE
-    )
-    UPDATE payout SET state = 'REQUESTED', decided_by = :by FROM chosen WHERE payout.id = chosen.id
-    RETURNING public_id, month
-""")
+_EVENT_OF = "dedupe_key = 'PayoutRequested:' || %(reference)s::text"
 
-# What was held before its event was written gets it now; what was held after that has its event woken.
-_WAKE_EVENTS = text(f"""
-    WITH asked AS (
-        SELECT * FROM payout WHERE public_id = ANY (CAST(:references AS uuid[]))
-    ), woken AS (
-        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL
-        FROM asked WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
-    )
-    {EVENTS}
-""")
+_LOCK_EVENT = sql(__file__, "lock_event", event_of=_EVENT_OF)
 
-# Those that held the payout; what came since, or is about a later month, holds another.
-_ACCEPT = text(f"""
-    UPDATE movement_anomaly AS anomaly
-    SET accepted_to = anomalies_to, accepted_at = clock_timestamp(), accepted_by = CAST(:by AS text)
-    FROM payout
-    WHERE public_id = ANY (CAST(:references AS uuid[])) AND anomaly.organization_id = payout.organization_id
-        AND anomaly.currency = payout.currency AND latest_id < anomalies_to AND {OPEN}
-        AND {by_the_end_of("payout.month")}
-""")
+_LOCK = sql(__file__, "lock", event_of=_EVENT_OF)
+
+_MOVE = """
+    UPDATE payout SET state = %(state)s::text, decided_by = %(by)s,
+        reason = coalesce(%(reason)s::text, reason),
+        provider_ref = coalesce(%(provider_ref)s::text, provider_ref),
+        answered_at = CASE WHEN %(state)s::text IN ('CONFIRMED', 'REJECTED') THEN clock_timestamp()
+            ELSE answered_at END
+    WHERE id = %(id)s
+"""
+
+_REFER = """
+    UPDATE payout SET provider_ref = %(provider_ref)s::text, decided_by = %(by)s WHERE id = %(id)s
+"""
+
+_MOVE_EVENT = """
+    UPDATE outbox_event SET state = %(state)s::text, available_at = NULL,
+        ended_at = CASE WHEN %(state)s::text IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END
+    WHERE id = %(id)s
+"""
+
+_CHOSEN = """
+    (%(reference)s::uuid IS NULL OR public_id = %(reference)s::uuid)
+    AND (%(month)s::date IS NULL OR month = %(month)s::date)
+    AND (%(currency)s::char(3) IS NULL OR currency = %(currency)s::char(3))
+"""
+
+_ASK_AGAIN = sql(__file__, "ask_again", event_type=EVENT_TYPE, chosen=_CHOSEN)
+
+_HELD = sql(__file__, "held", chosen=_CHOSEN)
+
+_RELEASE = sql(__file__, "release", chosen=_CHOSEN)
+
+_WAKE_EVENTS = sql(__file__, "wake_events", event_type=EVENT_TYPE, events=EVENTS)
+
+_ACCEPT = sql(__file__, "accept", open=OPEN, by_the_end_of_payout_month=by_the_end_of("payout.month"))
 
 _EVENT_OF_PAYOUT = f"dedupe_key = '{EVENT_TYPE}:' || public_id"
 
-_LOCK_EVENTS_OF_PARKED = text(f"""
-    SELECT event.id FROM payout JOIN outbox_event AS event ON {_EVENT_OF_PAYOUT}
-    WHERE organization_id = CAST(:organization_id AS bigint) AND payout.state = 'REQUESTED'
-    ORDER BY event.id FOR UPDATE OF event
-""")
+_LOCK_EVENTS_OF_PARKED = sql(__file__, "lock_events_of_parked", event_of_payout=_EVENT_OF_PAYOUT)
 
-_HOLD_PARKED = text(f"""
-    WITH waiting AS MATERIALIZED (
-        SELECT payout.id, event.id AS outbox_id FROM payout JOIN outbox_event AS event ON {_EVENT_OF_PAYOUT}
-        WHERE organization_id = CAST(:organization_id AS bigint) AND payout.state = 'REQUESTED'
-            AND event.state = 'PENDING' AND event.doubtful_since IS NULL
-        ORDER BY payout.id FOR UPDATE OF payout
-    ), held AS (
-        UPDATE payout SET state = 'HELD', reason = concat_ws('; ', reason, '{PARKED}')
-        FROM waiting WHERE payout.id = waiting.id RETURNING payout.id
-    ), stopped AS (
-        UPDATE outbox_event SET state = 'HELD', available_at = NULL FROM waiting WHERE outbox_event.id = outbox_id
-    )
-    SELECT count(*) FROM held
-""")
+_HOLD_PARKED = sql(__file__, "hold_parked", event_of_payout=_EVENT_OF_PAYOUT, parked=PARKED)
 
-_ON_THEIR_WAY = text("""
-    SELECT CAST(public_id AS text) FROM payout
-    WHERE organization_id = CAST(:organization_id AS bigint) AND state IN ('REQUESTED', 'IN_DOUBT')
+_ON_THEIR_WAY = """
+    SELECT public_id::text FROM payout
+    WHERE organization_id = %(organization_id)s::bigint AND state IN ('REQUESTED', 'IN_DOUBT')
     ORDER BY id
-""")
+"""
 
-# What a person had released before the parking goes on; what waited for a person when it began waits still.
-_RELEASE_PARKED = text(f"""
-    WITH chosen AS MATERIALIZED (
-        SELECT id, CASE WHEN reason <> '{PARKED}' THEN left(reason, -length('; {PARKED}')) END AS rest FROM payout
-        WHERE organization_id = CAST(:organization_id AS bigint) AND state = 'HELD'
-            AND (reason = '{PARKED}' OR reason LIKE '%; {PARKED}') AND NOT EXISTS (
-                SELECT FROM parked_organization AS parked
-                WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)
-        ORDER BY id FOR UPDATE
-    )
-    UPDATE payout SET reason = rest,
-        state = CASE WHEN rest IS NULL OR decided_by IS NOT NULL THEN 'REQUESTED' ELSE 'HELD' END
-    FROM chosen WHERE payout.id = chosen.id
-    RETURNING public_id, month, state
-""")
+_RELEASE_PARKED = sql(__file__, "release_parked", parked=PARKED)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.delivery import Message
 
 # Why a payout is held whose organization is parked; after other reasons, if there are any.
@@ -46,7 +47,7 @@ def unbacked(connection: Connection, messages: Sequence[Message]) -> Mapping[UUI
     What cannot have arrived, and is for an organization that a person has parked by now, is held here and now: who
     ends the parking finds it, or has ended it before.
     """
-    rows = connection.execute(_UNBACKED, {"event_ids": [message.event_id for message in messages]}).all()
+    rows = connection.exec_driver_sql(_UNBACKED, {"event_ids": [message.event_id for message in messages]}).all()
     refused = {
         row.event_id: f"It asks for a payout that is not owed so: {row.objection}." for row in rows if row.objection
     }
@@ -60,40 +61,11 @@ def _held(connection: Connection, unsent: Sequence[Message]) -> Sequence[UUID]:
     if not unsent:
         return ()
     values = {"ids": [one.event_id for one in unsent], "attempts": [one.attempt for one in unsent]}
-    return connection.execute(_HOLD, values).scalars().all()
+    return connection.exec_driver_sql(_HOLD, values).scalars().all()
 
 
-# What is in doubt may be asked for again. What a person released in spite of the parking still has it as its reason.
-_UNBACKED = text(f"""
-    SELECT event_id, objection FROM (
-        SELECT event_id, coalesce({OBJECTION}, CASE WHEN payout.state NOT IN ('REQUESTED', 'IN_DOUBT')
-            THEN 'the payout is ' || payout.state END) AS objection,
-            NOT coalesce(payout.reason, '') LIKE '%{PARKED}' AND EXISTS (
-                SELECT FROM parked_organization AS parked
-                WHERE parked.organization_id = payout.organization_id AND {BY_HAND}) AS is_parked
-        FROM {PAYOUT_OF_EVENT}
-        WHERE event_id = ANY (CAST(:event_ids AS uuid[]))
-    ) AS asked
-    WHERE objection IS NOT NULL OR is_parked
-""")
+_UNBACKED = sql(
+    __file__, "unbacked", objection=OBJECTION, parked=PARKED, by_hand=BY_HAND, payout_of_event=PAYOUT_OF_EVENT
+)
 
-# The end of a parking waits for the lock on it, or has come first.
-_HOLD = text(f"""
-    WITH waiting AS MATERIALIZED (
-        SELECT payout.id, event.id AS outbox_id
-        FROM unnest(CAST(:ids AS uuid[]), CAST(:attempts AS integer[])) AS mine (event_id, attempt)
-        JOIN outbox_event AS event ON event.event_id = mine.event_id AND event.attempts = attempt
-        JOIN payout ON dedupe_key = 'PayoutRequested:' || public_id
-        JOIN parked_organization AS parked ON parked.organization_id = payout.organization_id
-        WHERE event.state = 'INFLIGHT' AND payout.state = 'REQUESTED' AND {BY_HAND}
-        ORDER BY payout.id FOR UPDATE OF event, payout FOR SHARE OF parked
-    ), held AS (
-        UPDATE payout SET state = 'HELD', reason = concat_ws('; ', payout.reason, '{PARKED}')
-        FROM waiting WHERE payout.id = waiting.id
-    )
-    UPDATE outbox_event SET state = 'HELD', available_at = NULL, owner = NULL, lease_until = NULL,
-        attempts_forgiven = attempts_forgiven + 1,
-        first_attempt_at = CASE WHEN attempts > attempts_forgiven + 1 THEN first_attempt_at END
-    FROM waiting WHERE outbox_event.id = outbox_id
-    RETURNING outbox_event.event_id
-""")
+_HOLD = sql(__file__, "hold", by_hand=BY_HAND, parked=PARKED)

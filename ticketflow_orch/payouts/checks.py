@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.closing.history import pays_from_of
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import first_paid_month
 from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
@@ -24,14 +25,14 @@ def not_as_payable(connection: Connection, members: Members = EVERYBODY) -> tupl
     if first is None:
         return ()
     values = {"first": first.first_day, "most": EXAMPLES} | members.parameters()
-    judged = connection.execute(_JUDGED, values).scalars()
-    return _findings(judged, connection.execute(_NOT_AS_PAYABLE, values))
+    judged = connection.exec_driver_sql(_JUDGED, values).scalars()
+    return _findings(judged, connection.exec_driver_sql(_NOT_AS_PAYABLE, values))
 
 
 def in_doubt(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:
     """Per closed month, payouts of which nobody knows whether they left."""
-    closed = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month"))
-    return _findings(closed.scalars(), connection.execute(_IN_DOUBT, {"most": EXAMPLES} | members.parameters()))
+    closed = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month")
+    return _findings(closed.scalars(), connection.exec_driver_sql(_IN_DOUBT, {"most": EXAMPLES} | members.parameters()))
 
 
 def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding, ...]:
@@ -56,45 +57,27 @@ _EXAMPLES = """
             row_number() OVER (PARTITION BY month ORDER BY organization_id, currency) AS place
         FROM bad
     ) AS numbered LEFT JOIN organization ON organization.id = organization_id
-    WHERE place <= CAST(:most AS bigint)
+    WHERE place <= %(most)s::bigint
     ORDER BY month, place
 """
 
 _MONTHS = """
     SELECT month FROM settlement_period
-    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND (
+    WHERE state = 'CLOSED' AND month >= %(first)s::date AND (
         closed_at < clock_timestamp() - interval '3 days' OR month <= (
             SELECT greatest((SELECT max(month) FROM payout), max(month) FILTER (WHERE paid_at IS NOT NULL))
             FROM settlement_period))
     ORDER BY month
 """
 
-_JUDGED = text(_MONTHS)
+_JUDGED = _MONTHS
 
-_NOT_AS_PAYABLE = text(f"""
-    WITH judged AS ({_MONTHS}), balance AS (
-        SELECT organization_id, currency, month, payable
-        FROM organization_balance JOIN judged USING (month)
-        WHERE payable > 0 AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-    ), paid AS (
-        SELECT organization_id, currency, month, amount FROM payout JOIN judged USING (month)
-        WHERE organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-    ), bad AS (
-        SELECT organization_id, currency, month,
-            'payable ' || coalesce(payable, 0) || ', requested ' || coalesce(amount, 0) AS what
-        FROM balance FULL JOIN paid USING (organization_id, currency, month)
-        WHERE payable IS DISTINCT FROM amount
-            AND (amount IS NOT NULL OR month >= {pays_from_of("organization_id")})
-    )
-    {_EXAMPLES}
-""")
+_NOT_AS_PAYABLE = sql(
+    __file__,
+    "not_as_payable",
+    months=_MONTHS,
+    pays_from_of_organization_id=pays_from_of("organization_id"),
+    examples=_EXAMPLES,
+)
 
-_IN_DOUBT = text(f"""
-    WITH bad AS (
-        SELECT organization_id, currency, month,
-            'payout ' || public_id || ' of ' || amount || ': ' || coalesce(reason, 'nobody knows why') AS what
-        FROM payout
-        WHERE state = 'IN_DOUBT' AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-    )
-    {_EXAMPLES}
-""")
+_IN_DOUBT = sql(__file__, "in_doubt", examples=_EXAMPLES)

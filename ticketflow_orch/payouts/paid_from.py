@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import ProgrammingError
 
 from ticketflow_orch.closing.history import moved, pays_from, pays_from_of
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
@@ -67,7 +68,7 @@ class PaidFrom:
         return off + (f"; {counted(self.own_count, 'organization')} with a month of its own" if self.own_count else "")
 
 
-class UnconfirmedError(InputError):
+class UnconfirmedError(PreconditionFailed):
     """What closed months owe would be paid from `month` on; `pays` says how much, and nothing is changed."""
 
     def __init__(self, month: Month, pays: tuple[Sum, ...]) -> None:
@@ -81,7 +82,7 @@ class UnconfirmedError(InputError):
 
 def read_paid_from(connection: Connection) -> PaidFrom:
     """From when on people are paid."""
-    rows = connection.execute(_OWN, {"most": OWN_SHOWN}).all()
+    rows = connection.exec_driver_sql(_OWN, {"most": OWN_SHOWN}).all()
     return PaidFrom(
         everybody=read_installation(connection).payouts_from,
         own=tuple(
@@ -93,7 +94,7 @@ def read_paid_from(connection: Connection) -> PaidFrom:
 
 def first_paid_month(connection: Connection) -> Month | None:
     """The first month that anybody is paid for, if anybody is; cheap, whatever the tables hold."""
-    day = connection.execute(text(f"SELECT {EARLIEST}")).scalar_one()
+    day = connection.exec_driver_sql(f"SELECT {EARLIEST}").scalar_one()
     return None if day is None else Month.of_day(day)
 
 
@@ -102,18 +103,18 @@ def waiting(connection: Connection) -> tuple[Sum, ...]:
 
     That which balances from before carried were off counted as paid is among it.
     """
-    return _sums(connection.execute(_WAITING))
+    return _sums(connection.exec_driver_sql(_WAITING))
 
 
 def comes_off(connection: Connection) -> tuple[Sum, ...]:
     """What the next closing takes off of closed months, as settled elsewhere, since a later month was set."""
-    return _sums(connection.execute(_COMES_OFF))
+    return _sums(connection.exec_driver_sql(_COMES_OFF))
 
 
 def paid_of_closed(connection: Connection, month: Month | None, organization: str | None = None) -> tuple[Sum, ...]:
     """What closed months pay once everybody, or `organization`, is paid from `month` on, and not before that."""
     values = {"month": None if month is None else month.first_day, "organization": organization}
-    return _sums(connection.execute(_PAYS, values))
+    return _sums(connection.exec_driver_sql(_PAYS, values))
 
 
 def judged(connection: Connection, by: str) -> None:
@@ -121,7 +122,7 @@ def judged(connection: Connection, by: str) -> None:
 
     Without it the database refuses one where books are closed.
     """
-    connection.execute(_JUDGED, {"by": by})
+    connection.exec_driver_sql(_JUDGED, {"by": by})
 
 
 def set_paid_from(
@@ -138,7 +139,7 @@ def set_paid_from(
 
     Raises:
         UnconfirmedError: it would pay what closed months owe, and that was not confirmed.
-        InputError: there is no such organization; it is so already; months before were paid already, or are about to
+        InvalidInput: there is no such organization; it is so already; months before were paid already, or are about to
             be; a month is being closed.
     """
     values = {
@@ -148,19 +149,19 @@ def set_paid_from(
     }
     with _allowed(), transaction(engine) as connection:
         # A closing that begins later sees the change, and none is running.
-        connection.execute(text("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"))
+        connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
         _require_change(connection, month, organization)
         _require_no_closing(connection)
-        _require_unpaid(connection.execute(_PAID_ALREADY, values).one_or_none())
+        _require_unpaid(connection.exec_driver_sql(_PAID_ALREADY, values).one_or_none())
         pays = paid_of_closed(connection, month, organization)
         # Where one organization is to be paid as all others, they are paid if it is.
         begins = month or read_installation(connection).payouts_from
         if begins and pays and confirmed is not True and confirmed != pays:
             raise UnconfirmedError(begins, pays)
         judged(connection, by)
-        connection.execute(_SET if organization is None else _SET_OWN, values)
+        connection.exec_driver_sql(_SET if organization is None else _SET_OWN, values)
         if pays:
-            connection.execute(_PAID_NO_MORE)
+            connection.exec_driver_sql(_PAID_NO_MORE)
 
 
 @contextmanager
@@ -170,7 +171,7 @@ def _allowed() -> Iterator[None]:
     except ProgrammingError as error:
         if getattr(error.orig, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
             raise
-        raise InputError(
+        raise InvalidInput(
             "The role that this process carries may not change from when on people are paid; run it as the owner of "
             "the schema."
         ) from error
@@ -185,27 +186,27 @@ def _require_change(connection: Connection, month: Month | None, organization: s
     if organization is None:
         before, whose = read_installation(connection).payouts_from, "payouts"
     else:
-        row = connection.execute(_ORGANIZATION, {"organization": organization}).one_or_none()
+        row = connection.exec_driver_sql(_ORGANIZATION, {"organization": organization}).one_or_none()
         if row is None:
-            raise InputError(f"There is no organization {organization!r}; references are those of the application.")
+            raise InvalidInput(f"There is no organization {organization!r}; references are those of the application.")
         before = None if row.payouts_from is None else Month.of_day(row.payouts_from)
         whose = f"payouts of {organization}"
     if before != month:
         return
     if month is not None:
-        raise InputError(f"The {whose} begin with {month} already; nothing is changed.")
+        raise InvalidInput(f"The {whose} begin with {month} already; nothing is changed.")
     if organization is None:
-        raise InputError(
+        raise InvalidInput(
             "Payouts are off already; name the first month that is paid, such as 2026-03, to turn them on."
         )
-    raise InputError(f"Organization {organization} has no month of its own; nothing is changed.")
+    raise InvalidInput(f"Organization {organization} has no month of its own; nothing is changed.")
 
 
 def _require_no_closing(connection: Connection) -> None:
-    day = connection.execute(text("SELECT min(month) FROM settlement_period WHERE state = 'CLOSING'")).scalar_one()
+    day = connection.exec_driver_sql("SELECT min(month) FROM settlement_period WHERE state = 'CLOSING'").scalar_one()
     if day is not None:
         month = Month.of_day(day)
-        raise InputError(f"{month} is being closed; let that end by `ticketflow close {month}`, then change it.")
+        raise InvalidInput(f"{month} is being closed; let that end by `ticketflow close {month}`, then change it.")
 
 
 def _require_unpaid(row: Row[Any] | None) -> None:
@@ -214,11 +215,11 @@ def _require_unpaid(row: Row[Any] | None) -> None:
     month = Month.of_day(row.month)
     amount = f"{written_out(row.payable, row.exponent)} {row.currency}"
     if row.state is None:
-        raise InputError(
+        raise InvalidInput(
             f"{month} is closed and owes {row.external_ref} {amount}, which is not requested yet; materialize payouts "
             f"for {month} first, after `ticketflow payouts pause` if nothing is to be sent."
         )
-    raise InputError(
+    raise InvalidInput(
         f"The payout of {amount} to {row.external_ref} for {month} is {row.state}, so {month} was not settled "
         "elsewhere; choose that month or an earlier one, or reject the payout before it is sent."
     )
@@ -228,15 +229,15 @@ def _sums(rows: Iterable[Row[Any]]) -> tuple[Sum, ...]:
     return tuple(Sum(row.currency, row.exponent, row.organizations, int(row.amount)) for row in rows)
 
 
-_OWN = text("""
+_OWN = """
     SELECT external_ref, payouts_from, changed_at, changed_by, count(*) OVER () AS total
     FROM organization LEFT JOIN LATERAL (
         SELECT changed_at, changed_by FROM organization_change
         WHERE organization_id = organization.id AND name = 'payouts_from' ORDER BY id DESC LIMIT 1
     ) AS change ON true
     WHERE payouts_from IS NOT NULL
-    ORDER BY payouts_from, external_ref LIMIT CAST(:most AS bigint)
-""")
+    ORDER BY payouts_from, external_ref LIMIT %(most)s::bigint
+"""
 
 # The first month that anybody is paid for.
 EARLIEST = """
@@ -245,120 +246,42 @@ EARLIEST = """
         (SELECT min(payouts_from) FROM organization WHERE payouts_from IS NOT NULL))
 """
 
-# What is carried stands in the balances of the last closed month; what balances from before this was kept count as paid
-# has no payout, and its month is not paid.
-_WAITING = text(f"""
-    WITH unpaid AS (
-        SELECT organization_id, currency, closing AS amount FROM organization_balance
-        WHERE month = (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED') AND closing > 0
-        UNION ALL
-        SELECT organization_id, currency, payable
-        FROM organization_balance AS balance JOIN settlement_period AS period USING (month)
-        WHERE period.state = 'CLOSED' AND period.paid_at IS NULL AND payable > 0 AND NOT EXISTS (
-            SELECT FROM payout WHERE payout.organization_id = balance.organization_id
-                AND payout.currency = balance.currency AND payout.month = balance.month)
-    )
-    SELECT unpaid.currency, exponent, count(DISTINCT organization_id) AS organizations, sum(amount) AS amount
-    FROM unpaid JOIN organization ON organization.id = organization_id JOIN currency ON code = unpaid.currency
-    WHERE {pays_from()} IS NULL
-    GROUP BY unpaid.currency, exponent ORDER BY unpaid.currency
-""")
+_WAITING = sql(__file__, "waiting", pays_from=pays_from())
 
-_ORGANIZATION = text("""
-    SELECT payouts_from FROM organization WHERE external_ref = CAST(:organization AS text) FOR NO KEY UPDATE
-""")
+_ORGANIZATION = """
+    SELECT payouts_from FROM organization WHERE external_ref = %(organization)s::text FOR NO KEY UPDATE
+"""
 
 # Whose month changes, from which (`was`) to which (`pays_from`), and up to where its balances go.
 _MEMBER = f"""
     member AS (
         SELECT organization.id AS organization_id, {pays_from()} AS was,
-            CASE WHEN CAST(:organization AS text) IS NULL THEN CAST(:month AS date)
-                ELSE coalesce(CAST(:month AS date), (SELECT CAST(payouts_from AS date) FROM installation))
+            CASE WHEN %(organization)s::text IS NULL THEN %(month)s::date
+                ELSE coalesce(%(month)s::date, (SELECT payouts_from::date FROM installation))
             END AS pays_from,
-            CAST(last.month AS date) AS last_month, last.knows_history
+            last.month::date AS last_month, last.knows_history
         FROM organization CROSS JOIN LATERAL (
             SELECT month, knows_history FROM organization_balance AS before
             WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
         ) AS last
-        WHERE CASE WHEN CAST(:organization AS text) IS NULL THEN organization.payouts_from IS NULL
-            ELSE organization.external_ref = CAST(:organization AS text) END
+        WHERE CASE WHEN %(organization)s::text IS NULL THEN organization.payouts_from IS NULL
+            ELSE organization.external_ref = %(organization)s::text END
     )
 """
 
-# What was paid, is about to be, or is owed by a closed month. A payout that came back is owed again.
-_PAID_ALREADY = text(f"""
-    WITH {_MEMBER}
-    SELECT external_ref, CAST(balance.month AS date) AS month, balance.currency, exponent, payable, payout.state
-    FROM member
-    JOIN organization_balance AS balance USING (organization_id)
-    JOIN organization ON organization.id = member.organization_id
-    JOIN currency ON code = balance.currency
-    LEFT JOIN payout ON payout.organization_id = balance.organization_id
-        AND payout.currency = balance.currency AND payout.month = balance.month
-    WHERE payable > 0 AND CASE WHEN payout.state IS NULL
-            THEN balance.month >= member.was AND (member.pays_from IS NULL OR balance.month < member.pays_from)
-            ELSE payout.state NOT IN ('REJECTED', 'RETURNED') AND balance.month < member.pays_from
-        END
-    ORDER BY balance.month, external_ref LIMIT 1
-""")
+_PAID_ALREADY = sql(__file__, "paid_already", member=_MEMBER)
 
-# By the next closing: what is carried, and what had come off as settled elsewhere. At once: what balances from before
-# that was kept count as paid, and no payout pays.
-_PAYS = text(f"""
-    WITH {_MEMBER}, earlier AS (
-        SELECT * FROM member
-        WHERE (was IS NULL OR pays_from < was)
-            AND pays_from <= (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED')
-    ), part AS (
-        SELECT balance.organization_id, balance.currency, closing AS amount
-        FROM earlier JOIN organization_balance AS balance ON balance.organization_id = earlier.organization_id
-            AND balance.month = earlier.last_month
-        WHERE closing <> 0
-        UNION ALL
-        SELECT earlier.organization_id, moved.currency, -moved.settled
-        FROM earlier CROSS JOIN LATERAL ({moved("earlier", "earlier.last_month")}) AS moved
-        WHERE earlier.knows_history
-    ), paid AS (
-        SELECT organization_id, due.currency, amount
-        FROM (SELECT organization_id, currency, sum(amount) AS amount FROM part GROUP BY 1, 2) AS due
-        JOIN currency ON code = due.currency
-        WHERE amount >= greatest(payout_minimum, 1)
-        UNION ALL
-        SELECT balance.organization_id, balance.currency, payable
-        FROM earlier JOIN organization_balance AS balance ON balance.organization_id = earlier.organization_id
-            AND balance.month >= earlier.pays_from AND (was IS NULL OR balance.month < was)
-        WHERE payable > 0 AND NOT EXISTS (
-            SELECT FROM payout WHERE payout.organization_id = balance.organization_id
-                AND payout.currency = balance.currency AND payout.month = balance.month)
-    )
-    SELECT paid.currency, exponent, count(DISTINCT organization_id) AS organizations, sum(amount) AS amount
-    FROM paid JOIN currency ON code = paid.currency
-    GROUP BY paid.currency, exponent ORDER BY paid.currency
-""")
+_PAYS = sql(__file__, "pays", member=_MEMBER, moved_earlier=moved("earlier", "earlier.last_month"))
 
-_COMES_OFF = text(f"""
-    WITH member AS MATERIALIZED (
-        SELECT organization.id AS organization_id, CAST(last.month AS date) AS last_month, {pays_from()} AS pays_from
-        FROM organization CROSS JOIN LATERAL (
-            SELECT month, payouts_from, knows_history FROM organization_balance AS before
-            WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
-        ) AS last
-        WHERE knows_history AND last.payouts_from IS DISTINCT FROM {pays_from()} AND {pays_from()} IS NOT NULL
-    )
-    SELECT moved.currency, exponent, count(*) AS organizations, sum(settled) AS amount
-    FROM member CROSS JOIN LATERAL ({moved("member", "member.last_month")}) AS moved
-    JOIN currency ON code = moved.currency
-    WHERE settled > 0
-    GROUP BY moved.currency, exponent ORDER BY moved.currency
-""")
+_COMES_OFF = sql(__file__, "comes_off", pays_from=pays_from(), moved_member=moved("member", "member.last_month"))
 
-_JUDGED = text("SELECT set_config('ticketflow.changed_by', CAST(:by AS text), true)")
+_JUDGED = "SELECT set_config('ticketflow.changed_by', %(by)s::text, true)"
 
-_SET = text("UPDATE installation SET payouts_from = CAST(:month AS date), changed_by = CAST(:by AS text)")
+_SET = "UPDATE installation SET payouts_from = %(month)s::date, changed_by = %(by)s::text"
 
-_SET_OWN = text("""
-    UPDATE organization SET payouts_from = CAST(:month AS date) WHERE external_ref = CAST(:organization AS text)
-""")
+_SET_OWN = """
+    UPDATE organization SET payouts_from = %(month)s::date WHERE external_ref = %(organization)s::text
+"""
 
 # The balances of the row `period` that are to be paid and have no payout.
 UNREQUESTED = f"""
@@ -370,7 +293,4 @@ UNREQUESTED = f"""
             AND balance.month >= {pays_from_of("balance.organization_id")})
 """
 
-_PAID_NO_MORE = text(f"""
-    UPDATE settlement_period AS period SET paid_at = NULL
-    WHERE state = 'CLOSED' AND paid_at IS NOT NULL AND {UNREQUESTED}
-""")
+_PAID_NO_MORE = sql(__file__, "paid_no_more", unrequested=UNREQUESTED)

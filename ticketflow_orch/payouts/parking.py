@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.actions import hold_parked, release_parked
 from ticketflow_orch.payouts.request import mark_paid
@@ -44,18 +44,20 @@ def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: M
     have arrived is held; what may have is named, and comes to its end.
 
     Raises:
-        InputError: there is no such organization, it is parked by hand already, or no reason is given.
+        InvalidInput: there is no such organization, it is parked by hand already, or no reason is given.
     """
     if not reason.strip():
-        raise InputError(f"Say why {external_ref!r} is parked: --reason TEXT.")
+        raise InvalidInput(f"Say why {external_ref!r} is parked: --reason TEXT.")
     with transaction(engine) as connection:
         organization = _organization(connection, external_ref)
-        row = connection.execute(
+        row = connection.exec_driver_sql(
             _PARK,
             {"organization_id": organization, "first": first_month.first_day, "reason": reason.strip(), "by": by},
         ).one_or_none()
         if row is None:
-            raise InputError(f"Organization {external_ref!r} is parked by hand already; `ticketflow unpark` ends that.")
+            raise InvalidInput(
+                f"Organization {external_ref!r} is parked by hand already; `ticketflow unpark` ends that."
+            )
         held, on_their_way = hold_parked(connection, organization)
     return replace(_parking(external_ref, row), held=held, on_their_way=on_their_way)
 
@@ -66,13 +68,13 @@ def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
     What only the parking held is sent.
 
     Raises:
-        InputError: there is no such organization, or nobody has parked it by hand.
+        InvalidInput: there is no such organization, or nobody has parked it by hand.
     """
     with transaction(engine) as connection:
         organization = _organization(connection, external_ref)
-        row = connection.execute(_UNPARK, {"organization_id": organization, "by": by}).one_or_none()
+        row = connection.exec_driver_sql(_UNPARK, {"organization_id": organization, "by": by}).one_or_none()
         if row is None:
-            raise InputError(
+            raise InvalidInput(
                 f"Organization {external_ref!r} is not parked by hand; what a settlement or a closing failed on is "
                 "resolved by the next settlement once its data are mended."
             )
@@ -83,7 +85,7 @@ def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
 
 def parked_by_hand(connection: Connection) -> tuple[Parking, ...]:
     """Everybody who is parked by hand, the longest first."""
-    rows = connection.execute(_LIST)
+    rows = connection.exec_driver_sql(_LIST)
     return tuple(Parking(row.external_ref, Month.of_day(row.month), *row[2:]) for row in rows)
 
 
@@ -98,34 +100,34 @@ def _parking(external_ref: str, row: Row[Any]) -> Parking:
 
 
 def _organization(connection: Connection, external_ref: str) -> int:
-    found = connection.execute(
-        text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+    found = connection.exec_driver_sql(
+        "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
     ).scalar_one_or_none()
     if found is None:
-        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
     return int(found)
 
 
 # The month is the one after all that are closed or being closed, whenever the statement comes to be executed.
-_PARK = text("""
+_PARK = """
     INSERT INTO parked_organization (organization_id, month, reason, parked_by)
-    SELECT :organization_id, coalesce(CAST(max(month) + interval '1 month' AS date), CAST(:first AS date)),
-        :reason, CAST(:by AS text) || ' (role ' || session_user || ')'
+    SELECT %(organization_id)s, coalesce(CAST(max(month) + interval '1 month' AS date), %(first)s::date),
+        %(reason)s, %(by)s::text || ' (role ' || session_user || ')'
     FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
     ON CONFLICT (organization_id) WHERE resolved_at IS NULL AND reason IS NOT NULL DO NOTHING
     RETURNING month, reason, parked_by, since
-""")
+"""
 
-_UNPARK = text("""
+_UNPARK = """
     UPDATE parked_organization
-    SET resolved_at = clock_timestamp(), resolved_by = CAST(:by AS text) || ' (role ' || session_user || ')'
-    WHERE organization_id = :organization_id AND resolved_at IS NULL AND reason IS NOT NULL
+    SET resolved_at = clock_timestamp(), resolved_by = %(by)s::text || ' (role ' || session_user || ')'
+    WHERE organization_id = %(organization_id)s AND resolved_at IS NULL AND reason IS NOT NULL
     RETURNING month, reason, coalesce(parked_by, 'unknown') AS parked_by, since
-""")
+"""
 
-_LIST = text("""
+_LIST = """
     SELECT external_ref, month, reason, coalesce(parked_by, 'unknown'), since
     FROM parked_organization JOIN organization ON organization.id = organization_id
     WHERE resolved_at IS NULL AND reason IS NOT NULL
     ORDER BY since, external_ref
-""")
+"""

@@ -20,9 +20,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch import clock
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.alerts import Alert, alert_all
 from ticketflow_orch.outbox.delivery import printable
 from ticketflow_orch.outbox.delivery.handlers import Recorded
@@ -52,7 +53,7 @@ def record_payouts(connection: Connection, recorded: Sequence[Recorded]) -> None
     """
     recorded = [one for one in recorded if _is_uuid(one.message.aggregate_id)]
     answers = [read_answer(one) or Answer(None) for one in recorded]
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         _APPLY,
         {
             "references": [one.message.aggregate_id for one in recorded],
@@ -133,38 +134,4 @@ def _short(words: str) -> str:
     return printable(words).strip()[:_LONGEST]
 
 
-# Rows are locked in key order; `before` is what they are then, whatever the statement saw when it began.
-_APPLY = text("""
-    WITH before AS MATERIALIZED (
-        SELECT payout.id, public_id, payout.state AS before, attempt, answer, given.reason, given.provider_ref,
-            outbox_event.first_attempt_at AS attempted_at,
-            answer = 'CONFIRMED' AND payout.state IN ('CONFIRMED', 'RETURNED')
-                AND given.provider_ref <> payout.provider_ref AS other_reference,
-            payout.state IN ('REQUESTED', 'IN_DOUBT') AND answer <> payout.state
-                AND (answer <> 'HELD' OR payout.state = 'REQUESTED') AS applied
-        FROM unnest(
-            CAST(:references AS uuid[]), CAST(:attempts AS integer[]), CAST(:answers AS text[]),
-            CAST(:reasons AS text[]), CAST(:provider_refs AS text[])
-        ) AS given (reference, attempt, answer, reason, provider_ref)
-        JOIN payout ON public_id = given.reference
-        LEFT JOIN outbox_event ON dedupe_key = 'PayoutRequested:' || public_id
-        ORDER BY payout.id FOR UPDATE OF payout
-    ), recorded AS (
-        UPDATE payout SET
-            first_attempt_at = coalesce(payout.first_attempt_at, attempted_at),
-            state = CASE WHEN applied THEN answer ELSE payout.state END,
-            reason = CASE WHEN applied THEN coalesce(before.reason, payout.reason) ELSE payout.reason END,
-            provider_ref = CASE WHEN applied THEN coalesce(before.provider_ref, payout.provider_ref)
-                ELSE payout.provider_ref END,
-            answered_at = CASE WHEN applied AND answer IN ('CONFIRMED', 'REJECTED') THEN clock_timestamp()
-                ELSE answered_at END
-        FROM before WHERE payout.id = before.id AND (applied OR payout.first_attempt_at IS NULL)
-    )
-    SELECT before.*, applied AND answer = 'CONFIRMED' AND provider_ref IS NOT NULL AND (
-            count(*) FILTER (WHERE applied AND answer = 'CONFIRMED') OVER (PARTITION BY provider_ref) > 1
-            OR EXISTS (
-                SELECT FROM payout AS other
-                WHERE other.state = 'CONFIRMED' AND other.provider_ref = before.provider_ref AND other.id <> before.id
-            )) AS shared
-    FROM before WHERE answer IS NOT NULL AND (answer <> before OR other_reference) ORDER BY id
-""")
+_APPLY = sql(__file__, "apply")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.actions import reference_of
 
@@ -71,12 +72,12 @@ def payouts(
     """The last `limit` payouts that are all of what is given, the newest first.
 
     Raises:
-        InputError: `state` is none that a payout can be in.
+        InvalidInput: `state` is none that a payout can be in.
     """
     if state is not None and state not in STATES:
         known = ", ".join(STATES).lower()
-        raise InputError(f"{state.lower()!r} is no state of a payout; choose one of {known}.")
-    rows = connection.execute(
+        raise InvalidInput(f"{state.lower()!r} is no state of a payout; choose one of {known}.")
+    rows = connection.exec_driver_sql(
         _LIST,
         {
             "month": month and month.first_day,
@@ -93,31 +94,31 @@ def payout(connection: Connection, reference: str) -> Payout:
     """The payout called `reference`.
 
     Raises:
-        InputError: there is none.
+        InvalidInput: there is none.
     """
-    row = connection.execute(_SHOW, {"reference": reference_of(reference)}).one_or_none()
+    row = connection.exec_driver_sql(_SHOW, {"reference": reference_of(reference)}).one_or_none()
     if row is None:
-        raise InputError(f"There is no payout {reference}; `ticketflow payouts list` shows their references.")
+        raise InvalidInput(f"There is no payout {reference}; `ticketflow payouts list` shows their references.")
     return _payout(row)
 
 
 def paid_by_currency(connection: Connection, month: Month) -> tuple[CurrencyPaid, ...]:
     """The payouts of `month` by currency, as they stand."""
-    rows = connection.execute(_BY_CURRENCY, {"month": month.first_day})
+    rows = connection.exec_driver_sql(_BY_CURRENCY, {"month": month.first_day})
     return tuple(CurrencyPaid(row[0], row[1], row[2], *map(int, row[3:])) for row in rows)
 
 
 def requested_so_far(connection: Connection, last: Month) -> dict[str, dict[Month, int]]:
     """Per currency, what each month up to `last` asks for, in minor units; what is held or came back included."""
     found: dict[str, dict[Month, int]] = {}
-    for row in connection.execute(_SO_FAR, {"month": last.first_day}):
+    for row in connection.exec_driver_sql(_SO_FAR, {"month": last.first_day}):
         found.setdefault(row.currency, {})[Month.of_day(row.month)] = int(row.amount)
     return found
 
 
 def confirmed_payouts(connection: Connection) -> int:
     """How many payouts are confirmed, of all months."""
-    return int(connection.execute(_CONFIRMED).scalar_one())
+    return int(connection.exec_driver_sql(_CONFIRMED).scalar_one())
 
 
 def _payout(row: Row[tuple[object, ...]]) -> Payout:
@@ -144,18 +145,11 @@ _PAYOUTS = """
     LEFT JOIN outbox_event ON dedupe_key = 'PayoutRequested:' || public_id
 """
 
-_LIST = text(f"""
-    {_PAYOUTS}
-    WHERE (CAST(:month AS date) IS NULL OR payout.month = CAST(:month AS date))
-        AND (CAST(:currency AS char(3)) IS NULL OR payout.currency = CAST(:currency AS char(3)))
-        AND (CAST(:state AS text) IS NULL OR payout.state = CAST(:state AS text))
-        AND (CAST(:organization AS text) IS NULL OR external_ref = CAST(:organization AS text))
-    ORDER BY payout.id DESC LIMIT CAST(:limit AS bigint)
-""")
+_LIST = sql(__file__, "list", payouts=_PAYOUTS)
 
-_SHOW = text(f"{_PAYOUTS} WHERE public_id = CAST(:reference AS uuid)")
+_SHOW = sql(__file__, "show", payouts=_PAYOUTS)
 
-_BY_CURRENCY = text("""
+_BY_CURRENCY = """
     SELECT currency, exponent, count(*), sum(amount),
         coalesce(sum(amount) FILTER (WHERE state = 'HELD'), 0),
         coalesce(sum(amount) FILTER (WHERE state = 'REQUESTED'), 0),
@@ -163,12 +157,12 @@ _BY_CURRENCY = text("""
         coalesce(sum(amount) FILTER (WHERE state IN ('REJECTED', 'RETURNED')), 0),
         coalesce(sum(amount) FILTER (WHERE state = 'IN_DOUBT'), 0)
     FROM payout JOIN currency ON code = currency
-    WHERE month = CAST(:month AS date)
+    WHERE month = %(month)s::date
     GROUP BY currency, exponent ORDER BY currency
-""")
+"""
 
-_SO_FAR = text("""
-    SELECT currency, month, sum(amount) AS amount FROM payout WHERE month <= CAST(:month AS date) GROUP BY 1, 2
-""")
+_SO_FAR = """
+    SELECT currency, month, sum(amount) AS amount FROM payout WHERE month <= %(month)s::date GROUP BY 1, 2
+"""
 
-_CONFIRMED = text("SELECT count(*) FROM payout WHERE state = 'CONFIRMED'")
+_CONFIRMED = "SELECT count(*) FROM payout WHERE state = 'CONFIRMED'"

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.outbox.alerts import Alert, alert_once
 
@@ -35,29 +35,29 @@ def tell_shared(connection: Connection, provider_refs: Collection[str | None], n
     given = {"provider_refs": sorted({one for one in provider_refs if one})}
     if not given["provider_refs"]:
         return
-    for row in connection.execute(_SHARED, given).all():
+    for row in connection.exec_driver_sql(_SHARED, given).all():
         told = {"provider_ref": row.provider_ref, "payouts": row.payouts}
         alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told, recurs=True), now)
 
 
 def shared_references(connection: Connection, limit: int) -> tuple[Shared, ...]:
     """The first `limit` references of which was told and that several payouts still have."""
-    rows = connection.execute(_LISTED, {"kind": SHARED_ALERT, "limit": limit})
+    rows = connection.exec_driver_sql(_LISTED, {"kind": SHARED_ALERT, "limit": limit})
     return tuple(Shared(row.provider_ref, tuple(row.payouts), row.since) for row in rows)
 
 
-_SHARED = text("""
-    SELECT provider_ref, array_agg(CAST(public_id AS text) ORDER BY id) AS payouts
-    FROM payout WHERE state = 'CONFIRMED' AND provider_ref = ANY (CAST(:provider_refs AS text[]))
+_SHARED = """
+    SELECT provider_ref, array_agg(public_id::text ORDER BY id) AS payouts
+    FROM payout WHERE state = 'CONFIRMED' AND provider_ref = ANY (%(provider_refs)s::text[])
     GROUP BY provider_ref HAVING count(*) > 1 ORDER BY provider_ref
-""")
+"""
 
-_LISTED = text("""
+_LISTED = """
     SELECT key AS provider_ref, payouts, alerted_at AS since
     FROM alert CROSS JOIN LATERAL (
-        SELECT array_agg(CAST(public_id AS text) ORDER BY id) AS payouts, count(*) AS sharing
+        SELECT array_agg(public_id::text ORDER BY id) AS payouts, count(*) AS sharing
         FROM payout WHERE state = 'CONFIRMED' AND provider_ref = alert.key
     ) AS confirmed
-    WHERE kind = CAST(:kind AS text) AND sharing > 1
-    ORDER BY alerted_at, key LIMIT CAST(:limit AS bigint)
-""")
+    WHERE kind = %(kind)s::text AND sharing > 1
+    ORDER BY alerted_at, key LIMIT %(limit)s::bigint
+"""

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.closing.history import pays_from_of
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import in_words
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, BadRow, InKeyOrder, named
 from ticketflow_orch.months import Month
@@ -98,7 +99,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     itself: it is alerted once and tried again by the next run, and until then the month is not paid.
 
     Raises:
-        InputError: the month is not CLOSED.
+        InvalidInput: the month is not CLOSED.
         PayoutsLeftOutError: payouts cannot be written; all others are.
     """
     with transaction(engine) as connection:
@@ -133,7 +134,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
 
 def _tell_of_anomalies(connection: Connection, month: Month, now: datetime) -> int:
     """How many payouts of the month are held for anomalies; that there are any is told once."""
-    anomalous = int(connection.execute(_ANOMALOUS, {"month": month.first_day}).scalar_one())
+    anomalous = int(connection.exec_driver_sql(_ANOMALOUS, {"month": month.first_day}).scalar_one())
     if anomalous:
         reason = "anomalies: `ticketflow anomalies list` shows them"
         payload = {"month": str(month), "payouts": anomalous, "reason": reason}
@@ -153,22 +154,22 @@ def require_closed(connection: Connection, month: Month) -> Month | None:
     """Refuse a month whose books are not closed; returns the first month that anybody is paid for.
 
     Raises:
-        InputError: they are not; the sentence says what state the month is in.
+        InvalidInput: they are not; the sentence says what state the month is in.
     """
-    row = connection.execute(_STATE, {"month": month.first_day}).one()
+    row = connection.exec_driver_sql(_STATE, {"month": month.first_day}).one()
     if row.state != "CLOSED":
         why_not = before_the_books(connection, month)
         if why_not is not None:
-            raise InputError(why_not)
+            raise InvalidInput(why_not)
         found = f"is {row.state}" if row.state else "was never settled"
-        raise InputError(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
+        raise InvalidInput(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
     return None if row.first_paid is None else Month.of_day(row.first_paid)
 
 
 def mark_paid(connection: Connection, month: Month) -> datetime | None:
     """Write down that all payouts of the month are requested, unless one is missing or held; returns since when."""
-    connection.execute(_MARK_PAID, {"month": month.first_day})
-    paid_at: datetime | None = connection.execute(_PAID_AT, {"month": month.first_day}).scalar_one()
+    connection.exec_driver_sql(_MARK_PAID, {"month": month.first_day})
+    paid_at: datetime | None = connection.exec_driver_sql(_PAID_AT, {"month": month.first_day}).scalar_one()
     return paid_at
 
 
@@ -181,7 +182,7 @@ def payouts_due_months(connection: Connection) -> tuple[Month, ...]:
     first = first_paid_month(connection)
     if first is None:
         return ()
-    days = connection.execute(_DUE_MONTHS, {"first": first.first_day}).scalars()
+    days = connection.exec_driver_sql(_DUE_MONTHS, {"first": first.first_day}).scalars()
     return tuple(Month.of_day(day) for day in days)
 
 
@@ -210,13 +211,13 @@ class _Writing:
             "run_id": self.run_id,
             "size": size,
         }
-        connection.execute(NOBODY_IS_PARKED_MEANWHILE)
-        chunk = connection.execute(_WRITE, values).one()
+        connection.exec_driver_sql(NOBODY_IS_PARKED_MEANWHILE)
+        chunk = connection.exec_driver_sql(_WRITE, values).one()
         counts = Counter(requested=chunk.requested, held=chunk.held, existing=chunk.due - chunk.requested - chunk.held)
         return (chunk.last_organization, chunk.last_currency) if chunk.due == size else None, counts
 
     def _leave_out(self, connection: Connection, after: _Key, error: Exception) -> _Key:
-        row = connection.execute(_NEXT, self._after(after)).one()
+        row = connection.exec_driver_sql(_NEXT, self._after(after)).one()
         name = f"{row.external_ref} for {self.month} in {row.currency}"
         why = f"The payout of {name} cannot be written: {in_words(error).rstrip('.')}."
         self.bad.append(BadRow(f"{self.month} {row.external_ref} {row.currency}", why))
@@ -226,9 +227,7 @@ class _Writing:
         return {"month": self.month.first_day, "after_organization": after[0], "after_currency": after[1]}
 
 
-_STATE = text(f"""
-    SELECT (SELECT state FROM settlement_period WHERE month = CAST(:month AS date)) AS state, {EARLIEST} AS first_paid
-""")
+_STATE = sql(__file__, "state", earliest=EARLIEST)
 
 # What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held. A payout
 # that is asked for again after a restore must be asked for in the same bytes: so the event is dated by its month.
@@ -247,15 +246,11 @@ EVENTS = appending(
 
 _DUE = f"""
         FROM organization_balance
-        WHERE month = CAST(:month AS date) AND payable > 0 AND month >= {pays_from_of("organization_id")}
-            AND (organization_id, currency) > (CAST(:after_organization AS bigint), CAST(:after_currency AS char(3)))
+        WHERE month = %(month)s::date AND payable > 0 AND month >= {pays_from_of("organization_id")}
+            AND (organization_id, currency) > (%(after_organization)s::bigint, %(after_currency)s::char(3))
 """
 
-_NEXT = text(f"""
-    SELECT organization_id, due.currency, external_ref
-    FROM (SELECT organization_id, currency {_DUE} ORDER BY organization_id, currency LIMIT 1) AS due
-    JOIN organization ON organization.id = organization_id
-""")
+_NEXT = sql(__file__, "next", due=_DUE)
 
 # What nothing but a parking held that has ended by itself, as those do that a settlement began.
 _PARKED_NO_MORE = f"""
@@ -264,93 +259,30 @@ _PARKED_NO_MORE = f"""
         WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)
 """
 
-# What is in question is what was wrong at the end of the month and still is, whatever made it worse since.
-_WRITE = text(f"""
-    WITH due AS MATERIALIZED (
-        SELECT organization_id, currency, payable,
-            CASE WHEN EXISTS (
-                SELECT FROM parked_organization AS parked
-                WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
-            ) THEN '{PARKED}' END AS parked
-        {_DUE}
-        ORDER BY organization_id, currency LIMIT CAST(:size AS bigint)
-    ), candidate AS MATERIALIZED (
-        SELECT movement_id, why, latest_id, coalesce(ends_at, 'infinity') AS month_ends_at
-        FROM due
-        JOIN movement_anomaly USING (organization_id, currency)
-        JOIN organization ON organization.id = organization_id
-        LEFT JOIN settlement_window AS cut ON cut.timezone = organization.timezone
-            AND cut.month = CAST(:month AS date)
-        WHERE {OPEN}
-    ), questionable AS MATERIALIZED (
-        SELECT organization_id, currency, sum(least(by_now.questionable, by_then.questionable)) AS amount
-        FROM ({standing("candidate")}) AS by_now
-        JOIN ({standing("candidate", "month_ends_at")}) AS by_then USING (movement_id, why, organization_id, currency)
-        GROUP BY organization_id, currency
-    ), judged AS (
-        SELECT due.*, review, CASE WHEN amount > CAST(:share AS numeric) * payable THEN 'anomalies: ' || round(
-                amount * power(CAST(10 AS numeric), CAST(-exponent AS numeric)), exponent) || ' ' || due.currency
-            END AS anomalies
-        FROM due
-        JOIN currency ON code = due.currency
-        LEFT JOIN questionable ON questionable.organization_id = due.organization_id
-            AND questionable.currency = due.currency
-        LEFT JOIN unnest(CAST(:held_currencies AS char(3)[]), CAST(:held_reasons AS text[])) AS held (code_held, review)
-            ON code_held = due.currency
-    ), written AS (
-        INSERT INTO payout (public_id, organization_id, currency, month, amount, state, reason, run_id, anomalies_to)
-        SELECT derived_id((SELECT id FROM installation), 'payout',
-                external_ref || ':' || judged.currency || ':' || to_char(CAST(:month AS date), 'YYYY-MM')),
-            organization_id, judged.currency, CAST(:month AS date), payable,
-            CASE WHEN num_nonnulls(review, anomalies, parked) = 0 THEN 'REQUESTED' ELSE 'HELD' END,
-            nullif(concat_ws('; ', review, anomalies, parked), ''), CAST(:run_id AS text),
-            CASE WHEN anomalies IS NOT NULL THEN (SELECT searched_to FROM anomaly_search) END
-        FROM judged JOIN organization ON organization.id = organization_id
-        ORDER BY organization_id, judged.currency
-        ON CONFLICT DO NOTHING
-        RETURNING public_id, organization_id, currency, month, amount, state
-    ), let_go AS (
-        UPDATE payout SET state = 'REQUESTED', reason = NULL FROM due
-        WHERE payout.organization_id = due.organization_id AND payout.currency = due.currency
-            AND month = CAST(:month AS date) AND {_PARKED_NO_MORE}
-        RETURNING public_id, payout.organization_id, payout.currency, month, amount, state
-    ), woken AS (
-        UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL
-        FROM let_go WHERE dedupe_key = '{EVENT_TYPE}:' || public_id AND outbox_event.state = 'HELD'
-    ), asked AS (
-        SELECT * FROM written WHERE state = 'REQUESTED' UNION ALL SELECT * FROM let_go
-    ), told AS (
-        {EVENTS}
-    )
-    SELECT
-        (SELECT count(*) FROM due) AS due,
-        (SELECT count(*) FROM asked) AS requested,
-        (SELECT count(*) FROM written WHERE state = 'HELD') AS held,
-        last.organization_id AS last_organization, last.currency AS last_currency
-    FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
-        SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true
-""")
+_WRITE = sql(
+    __file__,
+    "write",
+    parked=PARKED,
+    due=_DUE,
+    open=OPEN,
+    standing_candidate=standing("candidate"),
+    standing_candidate_2=standing("candidate", "month_ends_at"),
+    parked_no_more=_PARKED_NO_MORE,
+    event_type=EVENT_TYPE,
+    events=EVENTS,
+)
 
 # A chunk sees who is parked, or the parking sees the chunk: each waits for the other.
-NOBODY_IS_PARKED_MEANWHILE = text("LOCK TABLE parked_organization IN SHARE MODE")
+NOBODY_IS_PARKED_MEANWHILE = "LOCK TABLE parked_organization IN SHARE MODE"
 
-_ANOMALOUS = text("""
-    SELECT count(*) FROM payout WHERE month = CAST(:month AS date) AND state = 'HELD' AND anomalies_to IS NOT NULL
-""")
+_ANOMALOUS = """
+    SELECT count(*) FROM payout WHERE month = %(month)s::date AND state = 'HELD' AND anomalies_to IS NOT NULL
+"""
 
 _HELD = "EXISTS (SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')"
 
-_MARK_PAID = text(f"""
-    UPDATE settlement_period AS period SET paid_at = clock_timestamp()
-    WHERE month = CAST(:month AS date) AND state = 'CLOSED' AND paid_at IS NULL AND NOT {_HELD} AND NOT {UNREQUESTED}
-""")
+_MARK_PAID = sql(__file__, "mark_paid", held=_HELD, unrequested=UNREQUESTED)
 
-_PAID_AT = text("SELECT paid_at FROM settlement_period WHERE month = CAST(:month AS date)")
+_PAID_AT = "SELECT paid_at FROM settlement_period WHERE month = %(month)s::date"
 
-_DUE_MONTHS = text(f"""
-    SELECT month FROM settlement_period AS period
-    WHERE state = 'CLOSED' AND month >= CAST(:first AS date) AND (
-        (paid_at IS NULL AND (NOT {_HELD} OR {UNREQUESTED}))
-        OR EXISTS (SELECT FROM payout WHERE payout.month = period.month AND {_PARKED_NO_MORE}))
-    ORDER BY month
-""")
+_DUE_MONTHS = sql(__file__, "due_months", held=_HELD, unrequested=UNREQUESTED, parked_no_more=_PARKED_NO_MORE)

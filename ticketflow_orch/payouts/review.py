@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.closing.history import pays_from_of
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import Alert, alert_once
@@ -61,7 +62,7 @@ def review(
         CurrencyReview(
             month, row.currency, row.exponent, row.payouts, int(row.total), _whole(row.greatest), row.held_before
         )
-        for row in connection.execute(
+        for row in connection.exec_driver_sql(
             _REVIEW, {"month": month.first_day, "kind": HELD_FOR_REVIEW, "key": f"{month} ", "compared": COMPARED}
         )
     )
@@ -79,21 +80,4 @@ def _whole(total: Decimal | None) -> int | None:
     return None if total is None else int(total)
 
 
-# Of the months before, what left the house counts: payouts that are held or came back are no measure.
-_REVIEW = text(f"""
-    WITH payable AS (
-        SELECT currency, count(*) AS payouts, sum(payable) AS total
-        FROM organization_balance
-        WHERE month = CAST(:month AS date) AND payable > 0 AND month >= {pays_from_of("organization_id")}
-        GROUP BY currency
-    ), paid AS (
-        SELECT currency, sum(amount) AS total, row_number() OVER (PARTITION BY currency ORDER BY month DESC) AS place
-        FROM payout WHERE month < CAST(:month AS date) AND state NOT IN ('HELD', 'REJECTED') GROUP BY currency, month
-    )
-    SELECT currency, exponent, payouts, payable.total,
-        (SELECT max(paid.total) FROM paid
-            WHERE paid.currency = payable.currency AND place <= CAST(:compared AS integer)) AS greatest,
-        EXISTS (SELECT FROM alert WHERE kind = :kind AND key = CAST(:key AS text) || currency) AS held_before
-    FROM payable JOIN currency ON code = currency
-    ORDER BY currency
-""")
+_REVIEW = sql(__file__, "review", pays_from_of_organization_id=pays_from_of("organization_id"))

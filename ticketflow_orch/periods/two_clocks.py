@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.db.engine import clocks
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 # How far this host's clock may be from the database's, in seconds.
 LARGEST_DIFFERENCE = 60.0
@@ -20,15 +20,15 @@ def judged_at(connection: Connection, now: datetime, undone: str) -> datetime:
     for rehearsals `now` alone decides.
 
     Raises:
-        InputError: this host's own clock is further from the database's than LARGEST_DIFFERENCE: one of the two is
+        InvalidInput: this host's own clock is further from the database's than LARGEST_DIFFERENCE: one of the two is
             wrong, and nobody can say which.
     """
     database_now, difference = clocks(connection)
     if abs(difference) > LARGEST_DIFFERENCE:
         direction = "ahead of" if difference > 0 else "behind"
-        raise InputError(
+        raise InvalidInput(
             f"This host's clock is {abs(difference):.0f} s {direction} the database's, and more than "
             f"{LARGEST_DIFFERENCE:.0f} s {undone}; correct the clock that is wrong."
         )
-    is_rehearsal = connection.execute(text("SELECT rehearsal FROM installation")).scalar_one()
+    is_rehearsal = connection.exec_driver_sql("SELECT rehearsal FROM installation").scalar_one()
     return now if is_rehearsal else min(now, database_now)

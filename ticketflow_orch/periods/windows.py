@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.months import Month, Window
 
@@ -18,11 +18,11 @@ Windows = dict[Month, dict[str, Window]]
 
 def fixed_windows(connection: Connection, months: Iterable[Month]) -> Windows:
     """For each of `months` each zone's window as it was fixed, for the zones that were in use then."""
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             SELECT month, timezone, starts_at, ends_at FROM settlement_window
-            WHERE month = ANY (CAST(:months AS date[]))
-        """),
+            WHERE month = ANY (%(months)s::date[])
+        """,
         {"months": [month.first_day for month in months]},
     )
     windows: Windows = {}
@@ -46,13 +46,13 @@ def fix_windows(connection: Connection, months: Iterable[Month], timezones: Iter
         for month, zones in month_windows(connection, months, timezones).items()
         for name, window in zones.items()
     ]
-    connection.execute(
-        text("""
+    connection.exec_driver_sql(
+        """
             INSERT INTO settlement_window (month, timezone, starts_at, ends_at)
-            SELECT * FROM unnest(CAST(:months AS date[]), CAST(:timezones AS text[]),
-                CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
+            SELECT * FROM unnest(%(months)s::date[], %(timezones)s::text[],
+                %(starts)s::timestamptz[], %(ends)s::timestamptz[])
             ON CONFLICT DO NOTHING
-        """),
+        """,
         {
             "months": [month for month, _, _ in windows],
             "timezones": [name for _, name, _ in windows],

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import date, datetime
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.installation import business_timezone
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, known_zones, last_zone_to_finish, to_the_minute
 from ticketflow_orch.periods.two_clocks import judged_at
 
@@ -29,8 +30,8 @@ def unknown_zones(connection: Connection) -> list[str]:
 def _distinct_zones(connection: Connection) -> list[str]:
     # By one index probe a zone.
     return list(
-        connection.execute(
-            text("""
+        connection.exec_driver_sql(
+            """
                 WITH RECURSIVE distinct_zone (timezone) AS (
                     (SELECT timezone FROM organization ORDER BY timezone LIMIT 1)
                     UNION ALL
@@ -39,13 +40,13 @@ def _distinct_zones(connection: Connection) -> list[str]:
                     FROM distinct_zone WHERE timezone IS NOT NULL
                 )
                 SELECT timezone FROM distinct_zone WHERE timezone IS NOT NULL
-            """)
+            """
         ).scalars()
     )
 
 
 def require_over(connection: Connection, month: Month, now: datetime) -> None:
-    """Raise InputError unless `month` is over in every zone in use, by `now` (aware) and by the database's clock.
+    """Raise TicketflowError unless `month` is over in every zone in use, by `now` (aware) and by the database's clock.
 
     Names the last zone and when. A host whose own clock is far from the database's may settle nothing; see `judged_at`.
     """
@@ -53,7 +54,7 @@ def require_over(connection: Connection, month: Month, now: datetime) -> None:
     timezone, ends_at = last_zone_to_finish(month, zones_in_use(connection) or ["UTC"])
     if earlier < ends_at:
         here = business_timezone(connection)
-        raise InputError(
+        raise InvalidInput(
             f"{month} is not over in {timezone} before {to_the_minute(ends_at, here)} ({here}), and it is "
             f"{to_the_minute(earlier, here)}; settle it from then on."
         )
@@ -73,7 +74,7 @@ def in_unknown_zones(
         return ()
     # Wherever they live, they are within a day of UTC.
     spans = {each: each.window("UTC") for each in months}
-    return connection.execute(
+    return connection.exec_driver_sql(
         _IN_UNKNOWN_ZONES,
         {
             "month": month.first_day,
@@ -87,26 +88,4 @@ def in_unknown_zones(
     ).all()
 
 
-_IN_UNKNOWN_ZONES = text("""
-    SELECT organization.id AS organization_id, external_ref, origin_month,
-        'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error,
-        EXISTS (
-            SELECT FROM parked_organization AS parked
-            WHERE parked.organization_id = organization.id AND parked.month = origin_month AND parked.error IS NOT NULL
-                AND resolved_at IS NULL
-        ) AS is_parked
-    FROM organization CROSS JOIN unnest(
-        CAST(:months AS date[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
-    ) AS span (origin_month, starts_at, ends_at)
-    WHERE timezone = ANY (CAST(:unknown AS text[])) AND (
-        (origin_month = CAST(:month AS date) AND joined_on < CAST(:after AS date)
-            AND (left_on IS NULL OR left_on >= CAST(:month AS date)))
-        OR (origin_month = CAST(:month AS date) AND EXISTS (
-            SELECT FROM opening_balance
-            WHERE opening_balance.organization_id = organization.id AND balance_month IS NULL))
-        OR EXISTS (
-            SELECT FROM money_movement
-            WHERE organization_id = organization.id AND money_movement.id < CAST(:cutoff AS bigint)
-                AND occurred_at >= starts_at - interval '1 day' AND occurred_at < ends_at + interval '1 day'))
-    ORDER BY organization.id, origin_month
-""")
+_IN_UNKNOWN_ZONES = sql(__file__, "in_unknown_zones")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.events import derived_event_id
@@ -40,7 +41,7 @@ def effects_on_reservation(connection: Connection, reference: str) -> tuple[Effe
     """All effects on the reservation `reference`, the oldest first.
 
     Raises:
-        InputError: there is no such reservation.
+        InvalidInput: there is no such reservation.
     """
     found = _id(connection, "reservation", "public_ref", reference)
     return _effects(connection, _ON_RESERVATION, id=found)
@@ -50,7 +51,7 @@ def effects_on_event(connection: Connection, reference: str, limit: int = 1000) 
     """The effects on the event `reference` and on its reservations: the last `limit`, the oldest of them first.
 
     Raises:
-        InputError: there is no such event.
+        InvalidInput: there is no such event.
     """
     found = _id(connection, "event", "external_ref", reference)
     return _effects(connection, _ON_EVENT, id=found, limit=limit)
@@ -62,7 +63,7 @@ def effects_on_organization(connection: Connection, reference: str, limit: int =
     Those on the reservations of its events are found by event.
 
     Raises:
-        InputError: there is no such organization.
+        InvalidInput: there is no such organization.
     """
     found = _id(connection, "organization", "external_ref", reference)
     told = _effects(connection, _ON_ORGANIZATION, id=found, limit=limit)
@@ -71,19 +72,21 @@ def effects_on_organization(connection: Connection, reference: str, limit: int =
 
 
 def _id(connection: Connection, table: str, column: str, reference: str) -> int:
-    found = connection.execute(text(f"SELECT id FROM {table} WHERE {column} = :reference"), {"reference": reference})
+    found = connection.exec_driver_sql(
+        f"SELECT id FROM {table} WHERE {column} = %(reference)s", {"reference": reference}
+    )
     one = found.scalar_one_or_none()
     if one is None:
-        raise InputError(f"There is no {table} {reference!r}; give its {column} as TicketFlow writes it.")
+        raise InvalidInput(f"There is no {table} {reference!r}; give its {column} as TicketFlow writes it.")
     return int(one)
 
 
-def _effects(connection: Connection, query: TextClause, **parameters: object) -> tuple[Effect, ...]:
-    return tuple(Effect(*row) for row in connection.execute(query, parameters).all()[::-1])
+def _effects(connection: Connection, query: str, **parameters: object) -> tuple[Effect, ...]:
+    return tuple(Effect(*row) for row in connection.exec_driver_sql(query, parameters).all()[::-1])
 
 
 def _posted(connection: Connection, organization: int, reference: str, limit: int) -> list[Effect]:
-    rows = connection.execute(_POSTED, {"id": organization, "limit": limit})
+    rows = connection.exec_driver_sql(_POSTED, {"id": organization, "limit": limit})
     return [
         Effect(
             at=row.posted_at,
@@ -154,30 +157,17 @@ _TO_EVENTS = f"""
     {_told("event", "happening", "CAST(public_id AS text)", "external_ref")}
 """
 
-_ON_RESERVATION = text(f"""
-    WITH held AS (SELECT * FROM reservation WHERE id = CAST(:id AS bigint))
-    {_TO_RESERVATIONS}
-    ORDER BY 1 DESC, 2, 3, 5
-""")
+_ON_RESERVATION = sql(__file__, "on_reservation", to_reservations=_TO_RESERVATIONS)
 
-_ON_EVENT = text(f"""
-    WITH happening AS (SELECT * FROM event WHERE id = CAST(:id AS bigint)),
-        held AS (SELECT * FROM reservation WHERE event_id = CAST(:id AS bigint))
-    {_TO_EVENTS} UNION ALL {_TO_RESERVATIONS}
-    ORDER BY 1 DESC, 2, 3, 5 LIMIT CAST(:limit AS bigint)
-""")
+_ON_EVENT = sql(__file__, "on_event", to_events=_TO_EVENTS, to_reservations=_TO_RESERVATIONS)
 
-_ON_ORGANIZATION = text(f"""
-    WITH happening AS (SELECT * FROM event WHERE organization_id = CAST(:id AS bigint))
-    {_TO_EVENTS}
-    ORDER BY 1 DESC, 2, 3, 5 LIMIT CAST(:limit AS bigint)
-""")
+_ON_ORGANIZATION = sql(__file__, "on_organization", to_events=_TO_EVENTS)
 
-_POSTED = text("""
+_POSTED = """
     SELECT entry.*, exponent
     FROM settlement_period AS period
     JOIN ledger_entry AS entry ON entry.month = period.month
     JOIN currency ON code = entry.currency
-    WHERE organization_id = CAST(:id AS bigint)
-    ORDER BY posted_at DESC LIMIT CAST(:limit AS bigint)
-""")
+    WHERE organization_id = %(id)s::bigint
+    ORDER BY posted_at DESC LIMIT %(limit)s::bigint
+"""

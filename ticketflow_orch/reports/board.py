@@ -13,8 +13,9 @@ from enum import Enum
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import first_paid_month
@@ -103,11 +104,11 @@ class Board:
 
 def read_board(connection: Connection, now: datetime, first_month: Month) -> Board:
     """The board at the business time `now` (aware)."""
-    touched = map(Month.of_day, connection.execute(text("SELECT month FROM settlement_period")).scalars())
+    touched = map(Month.of_day, connection.exec_driver_sql("SELECT month FROM settlement_period").scalars())
     months = sorted({*touched, *due_months(connection, now, first_month)})[-MONTHS_SHOWN:]
     if not months:
         return Board(())
-    rows = connection.execute(
+    rows = connection.exec_driver_sql(
         BOARD, {"months": [month.first_day for month in months], "first": months[0].first_day, "event": EVENT_TYPE}
     ).all()
     totals = month_totals(connection, months[0], months[-1])
@@ -127,7 +128,7 @@ def read_board(connection: Connection, now: datetime, first_month: Month) -> Boa
         ),
         payouts_from,
         noted(connection).count,
-        parked=connection.execute(_PARKED).scalar_one(),
+        parked=connection.exec_driver_sql(_PARKED).scalar_one(),
     )
 
 
@@ -198,52 +199,6 @@ def _next_when_closed(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> 
     return next((step for holds, step in steps if holds), "")
 
 
-# A currency or an organization that a later month's pass finds first in an earlier one is late there, whatever its
-# entry is called. Who is parked by hand is so in every month not closed from then on.
-BOARD = text("""
-    WITH waiting AS (
-        SELECT month, count(*) FILTER (WHERE state = 'HELD') AS held,
-            count(*) FILTER (WHERE state = 'REQUESTED') AS requested,
-            count(*) FILTER (WHERE state = 'IN_DOUBT') AS in_doubt
-        FROM payout
-        WHERE state IN ('HELD', 'REQUESTED', 'IN_DOUBT') AND month >= CAST(:first AS date)
-        GROUP BY month
-    ), back AS (
-        SELECT month, count(*) AS came_back FROM payout
-        WHERE state IN ('REJECTED', 'RETURNED') AND returned_month IS NULL
-        GROUP BY month
-    ), adjusted AS (
-        SELECT origin_month AS month,
-            CAST(sum(rows_adjusted + CASE WHEN origin_month < month THEN rows_new ELSE 0 END) AS bigint) AS late
-        FROM settlement_chunk
-        WHERE month >= CAST(:first AS date)
-        GROUP BY origin_month
-    ), failed AS (
-        SELECT month, count(*) AS parked FROM parked_organization
-        WHERE resolved_at IS NULL AND error IS NOT NULL
-        GROUP BY month
-    )
-    SELECT shown.month, coalesce(state, 'OPEN') AS state, paid_at IS NOT NULL AS paid, stated_at IS NOT NULL AS stated,
-        coalesce(held, 0) AS held, coalesce(requested, 0) AS requested, coalesce(in_doubt, 0) AS in_doubt,
-        coalesce(came_back, 0) AS came_back, coalesce(late, 0) AS late,
-        coalesce(parked, 0) + CASE WHEN state = 'CLOSED' THEN 0 ELSE (
-            SELECT count(*) FROM parked_organization AS by_hand
-            WHERE by_hand.resolved_at IS NULL AND by_hand.reason IS NOT NULL AND by_hand.month <= shown.month
-        ) END AS parked,
-        (SELECT pass FROM settlement_pass AS running
-            WHERE running.month = shown.month AND running.state = 'RUNNING') AS settling,
-        CASE WHEN state <> 'CLOSED' THEN (
-            SELECT CASE last.state WHEN 'GIVEN_UP' THEN given_up_because END FROM settlement_pass AS last
-            WHERE last.month = shown.month ORDER BY last.pass DESC LIMIT 1
-        ) END AS failed,
-        EXISTS (SELECT FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = CAST(:event AS text)) AS paused
-    FROM unnest(CAST(:months AS date[])) AS shown (month)
-    LEFT JOIN settlement_period AS period ON period.month = shown.month
-    LEFT JOIN waiting ON waiting.month = shown.month
-    LEFT JOIN back ON back.month = shown.month
-    LEFT JOIN adjusted ON adjusted.month = shown.month
-    LEFT JOIN failed ON failed.month = shown.month
-    ORDER BY shown.month
-""")
+BOARD = sql(__file__, "board")
 
-_PARKED = text("SELECT count(DISTINCT organization_id) FROM parked_organization WHERE resolved_at IS NULL")
+_PARKED = "SELECT count(DISTINCT organization_id) FROM parked_organization WHERE resolved_at IS NULL"

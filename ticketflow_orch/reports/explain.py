@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.closing.history import pays_from
 from ticketflow_orch.db.installation import business_timezone
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.settlement.anomalies import Anomaly, read_anomalies
@@ -136,18 +137,18 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     """The explanation of `month` for the organization called `external_ref`.
 
     Raises:
-        InputError: there is no such organization.
+        InvalidInput: there is no such organization.
     """
-    organization = connection.execute(_ORGANIZATION, {"ref": external_ref}).one_or_none()
+    organization = connection.exec_driver_sql(_ORGANIZATION, {"ref": external_ref}).one_or_none()
     if organization is None:
-        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
     key = {"organization_id": organization.id, "month": month.first_day}
     window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
-    state = connection.execute(_STATE, key).one()
+    state = connection.exec_driver_sql(_STATE, key).one()
     within = {"organization_id": organization.id, "starts_at": window.starts_at, "ends_at": window.ends_at}
-    lines = connection.execute(_LINES, within)
-    movements = connection.execute(_MOVEMENTS, key | within)
-    entries = connection.execute(_ENTRIES, key)
+    lines = connection.exec_driver_sql(_LINES, within)
+    movements = connection.exec_driver_sql(_MOVEMENTS, key | within)
+    entries = connection.exec_driver_sql(_ENTRIES, key)
     return Explanation(
         external_ref=external_ref,
         name=organization.name,
@@ -160,7 +161,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         lines=tuple(Line(*row[:4], *map(int, row[4:])) for row in lines),
         movements=tuple(Movement(*row) for row in movements),
         entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
-        balances=tuple(Balance(*row) for row in connection.execute(_BALANCES, key)),
+        balances=tuple(Balance(*row) for row in connection.exec_driver_sql(_BALANCES, key)),
         payouts_from=Month.of_day(organization.payouts_from) if organization.payouts_from else None,
         anomalies=tuple(_anomalies(connection, organization.id, window)),
         before_the_books=before_the_books(connection, month),
@@ -180,71 +181,50 @@ def last_settled(connection: Connection) -> Month:
     """The last month that is settled, closed or not: the one that people ask about first.
 
     Raises:
-        InputError: there is none.
+        InvalidInput: there is none.
     """
-    day = connection.execute(text("SELECT max(month) FROM settlement_period WHERE state <> 'OPEN'")).scalar_one()
+    day = connection.exec_driver_sql("SELECT max(month) FROM settlement_period WHERE state <> 'OPEN'").scalar_one()
     if day is None:
-        raise InputError("No month is settled yet; name the one to explain, such as 2026-03.")
+        raise InvalidInput("No month is settled yet; name the one to explain, such as 2026-03.")
     return Month.of_day(day)
 
 
-_ORGANIZATION = text(f"""
-    SELECT id, name, timezone, {pays_from()} AS payouts_from FROM organization WHERE external_ref = :ref
-""")
+_ORGANIZATION = sql(__file__, "organization", pays_from=pays_from())
 
-_STATE = text("""
-    SELECT (SELECT state FROM settlement_period WHERE month = :month) AS state,
+_STATE = """
+    SELECT (SELECT state FROM settlement_period WHERE month = %(month)s) AS state,
         (SELECT cutoff_at FROM settlement_pass
-            WHERE state = 'DONE' AND (month = :month OR closed_through >= :month)
+            WHERE state = 'DONE' AND (month = %(month)s OR closed_through >= %(month)s)
             ORDER BY cutoff DESC LIMIT 1) AS cutoff,
         (SELECT string_agg(coalesce(error, reason), '; ') FROM parked_organization
-            WHERE organization_id = :organization_id AND resolved_at IS NULL
-                AND (month = :month OR (month < :month AND reason IS NOT NULL))) AS parked
-""")
+            WHERE organization_id = %(organization_id)s AND resolved_at IS NULL
+                AND (month = %(month)s OR (month < %(month)s AND reason IS NOT NULL))) AS parked
+"""
 
 # An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
 _LINE, _ROUNDED_LINE = (of.replace("AS bigint)", "AS numeric)") for of in (LINE, ROUNDED_LINE))
 
-_LINES = text(f"""
-    WITH line AS (
-        SELECT movement.currency, movement.commission_rate_bps, movement.commission_tax_bps, {_LINE}
-        FROM money_movement AS movement
-        WHERE organization_id = :organization_id AND occurred_at >= :starts_at AND occurred_at < :ends_at
-        GROUP BY movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
-    ), rounded AS (
-        SELECT currency, commission_rate_bps, commission_tax_bps, {_ROUNDED_LINE} FROM line
-    )
-    SELECT currency, exponent, commission_rate_bps, commission_tax_bps, {", ".join(AMOUNTS[:-1])}
-    FROM rounded JOIN currency ON code = currency
-    WHERE (captures, refunds, chargebacks, fees) <> (0, 0, 0, 0)
-    ORDER BY currency, commission_rate_bps, commission_tax_bps
-""")
+_LINES = sql(__file__, "lines", line=_LINE, rounded_line=_ROUNDED_LINE, join_amounts_1=", ".join(AMOUNTS[:-1]))
 
-_MOVEMENTS = text("""
+_MOVEMENTS = """
     SELECT movement.external_ref, movement.kind, movement.is_void, target.external_ref AS reverses, movement.currency,
         exponent, movement.amount, movement.commission_rate_bps, movement.occurred_at,
-        NOT settlement_has_read(movement.id, movement.organization_id, CAST(:month AS date)) AS late
+        NOT settlement_has_read(movement.id, movement.organization_id, %(month)s::date) AS late
     FROM money_movement AS movement
     JOIN currency ON code = movement.currency
     LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
-    WHERE movement.organization_id = :organization_id
-        AND movement.occurred_at >= :starts_at AND movement.occurred_at < :ends_at
+    WHERE movement.organization_id = %(organization_id)s
+        AND movement.occurred_at >= %(starts_at)s AND movement.occurred_at < %(ends_at)s
     ORDER BY movement.occurred_at, movement.id
-""")
+"""
 
-_ENTRIES = text(f"""
-    SELECT month, sequence, entry.currency, exponent, {", ".join(AMOUNTS)}, reason, posted_at
-    FROM ledger_entry AS entry JOIN currency ON code = entry.currency
-    WHERE organization_id = :organization_id AND origin_month = :month
-        AND month = ANY (SELECT period.month FROM settlement_period AS period WHERE period.month >= :month)
-    ORDER BY month, entry.currency, sequence
-""")
+_ENTRIES = sql(__file__, "entries", join_amounts=", ".join(AMOUNTS))
 
-_BALANCES = text("""
+_BALANCES = """
     SELECT balance.currency, exponent, opening, net, returned, settled_elsewhere, due, payable, closing, payout.state
     FROM organization_balance AS balance
     JOIN currency ON code = balance.currency
     LEFT JOIN payout USING (organization_id, currency, month)
-    WHERE balance.organization_id = :organization_id AND balance.month = :month
+    WHERE balance.organization_id = %(organization_id)s AND balance.month = %(month)s
     ORDER BY balance.currency
-""")
+"""

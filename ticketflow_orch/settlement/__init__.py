@@ -18,7 +18,7 @@ from functools import partial
 from sqlalchemy import Engine
 
 from ticketflow_orch.db.retrying import retried
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import Publish
@@ -121,14 +121,14 @@ def settle_month(
     Each step is tried again while the database is away, for as long as the engine is patient.
 
     Raises:
-        InputError: the month is before `first_month` or not over in every zone in use, this host's clock and the
+        InvalidInput: the month is before `first_month` or not over in every zone in use, this host's clock and the
             database's disagree, or the order of recording is lost; nothing was written.
         IncompleteSettlementError: the month is not settled; says why, and running it again goes on from here.
     """
     options = options or SettlementOptions()
     started = time.monotonic()
     if month < first_month:
-        raise InputError(
+        raise InvalidInput(
             f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
             "lets it be settled, unless a month is closed."
         )

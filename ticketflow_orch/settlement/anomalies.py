@@ -16,10 +16,11 @@ from datetime import datetime
 from enum import StrEnum
 from functools import cache
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.settlement.checks import EVERYBODY, Members
 from ticketflow_orch.settlement.passes import still_writing
@@ -92,12 +93,14 @@ def search(engine: Engine, chunk_size: int = SEARCHED_AT_ONCE) -> int:
     searched = 0
     while True:
         with transaction(engine) as connection:
-            connection.execute(_BY_INDEX)
-            known = connection.execute(_NEXT, {"size": chunk_size}).one_or_none()
+            connection.exec_driver_sql(_BY_INDEX)
+            known = connection.exec_driver_sql(_NEXT, {"size": chunk_size}).one_or_none()
             if known is None:
                 return searched
-            connection.execute(_NOTE, {"from_id": known.searched_to, "to_id": known.up_to} | EVERYBODY.parameters())
-            connection.execute(_ADVANCE, {"to_id": known.up_to})
+            connection.exec_driver_sql(
+                _NOTE, {"from_id": known.searched_to, "to_id": known.up_to} | EVERYBODY.parameters()
+            )
+            connection.exec_driver_sql(_ADVANCE, {"to_id": known.up_to})
             searched += known.movements
 
 
@@ -115,7 +118,7 @@ def read_anomalies(
     `now`: what is later than that is dated later than now; None: the database's clock.
     """
     asked = {"now": now, "limit": limit, "with_accepted": with_accepted} | members.parameters()
-    rows = connection.execute(_listed(tuple(whys)), asked).all()
+    rows = connection.exec_driver_sql(_listed(tuple(whys)), asked).all()
     return Anomalies(
         tuple(
             Anomaly(
@@ -144,13 +147,13 @@ class Noted:
 
 def noted(connection: Connection) -> Noted:
     """What is noted and open, at the cost of an index that holds nothing else."""
-    row = connection.execute(_NOTED, {"most": MOST}).one()
+    row = connection.exec_driver_sql(_NOTED, {"most": MOST}).one()
     return Noted(row.movements, row.organizations, row.since, row.example, row.looked_at == MOST)
 
 
 def dated_ahead(connection: Connection, now: datetime | None) -> tuple[int, datetime | None]:
     """How many movements are dated later than `now` (None: the database's), and since when the first is recorded."""
-    row = connection.execute(_AHEAD, {"now": now}).one()
+    row = connection.exec_driver_sql(_AHEAD, {"now": now}).one()
     return row.movements, row.since
 
 
@@ -161,25 +164,27 @@ def accept(connection: Connection, references: Sequence[str], by: str, patience:
     by its number. Returns how many anomalies that were.
 
     Raises:
-        InputError: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.
+        InvalidInput: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.
     """
-    through = connection.execute(_RECORDED).scalar_one()
+    through = connection.exec_driver_sql(_RECORDED).scalar_one()
     writing = still_writing(connection, patience)
     if writing:
-        raise InputError(
+        raise InvalidInput(
             f"Still writing movements after {patience:g} s: {', '.join(writing)}; let them commit or end them, then "
             "accept what looks wrong."
         )
     accepted = 0
     for reference in references:
-        movement = connection.execute(_MOVEMENT, {"reference": reference}).one_or_none()
+        movement = connection.exec_driver_sql(_MOVEMENT, {"reference": reference}).one_or_none()
         if movement is None:
-            raise InputError(f"There is no movement {reference!r}; `ticketflow anomalies list` shows their references.")
+            raise InvalidInput(
+                f"There is no movement {reference!r}; `ticketflow anomalies list` shows their references."
+            )
         asked = {"movement_id": movement.id, "by": by, "with_accepted": False, "through": through}
         asked |= Members.only(movement.organization_id).parameters()
-        rows = connection.execute(_ACCEPT, asked).rowcount
+        rows = connection.exec_driver_sql(_ACCEPT, asked).rowcount
         if not rows:
-            raise InputError(
+            raise InvalidInput(
                 f"Nothing is open about movement {reference!r} that could be accepted: `ticketflow anomalies list` "
                 "shows what is. One that is dated later than now is voided and entered again, or waits until then."
             )
@@ -191,7 +196,7 @@ def _minute(instant: datetime | None) -> str:
     return "" if instant is None else f"{instant:%Y-%m-%d %H:%M} UTC"
 
 
-_MEMBERS = "organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)"
+_MEMBERS = "organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint"
 
 
 # What the movements for which `fresh` holds make wrong, told by what they reverse, directly or not. Only what takes
@@ -246,7 +251,7 @@ _FOUND_WHY = {
 }
 _FOUND_LATER = f"""
     SELECT id, 'LATER', id FROM money_movement
-    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void AND {_MEMBERS}
+    WHERE occurred_at > coalesce(%(now)s::timestamptz, statement_timestamp()) AND NOT is_void AND {_MEMBERS}
 """
 
 
@@ -299,7 +304,7 @@ def _asked(whys: Sequence[Why]) -> str:
             SELECT movement_id, why, max(latest_id) AS latest_id FROM (
                 SELECT movement_id, why, latest_id FROM movement_anomaly
                 WHERE why IN ({", ".join(f"'{why}'" for why in whys)}) AND {_MEMBERS}
-                    AND (CAST(:with_accepted AS boolean) OR {OPEN})
+                    AND (%(with_accepted)s::boolean OR {OPEN})
                 UNION ALL
                 SELECT * FROM ({" UNION ALL ".join(found)}) AS found (movement_id, why, latest_id)
             ) AS known GROUP BY movement_id, why
@@ -311,8 +316,8 @@ def _asked(whys: Sequence[Why]) -> str:
 
 
 @cache
-def _listed(whys: tuple[Why, ...]) -> TextClause:
-    return text(f"""
+def _listed(whys: tuple[Why, ...]) -> str:
+    return f"""
         WITH RECURSIVE {_asked(whys)}
         SELECT why, organization.external_ref AS organization, asked.currency, exponent,
             moved.external_ref AS reference, moved.kind, moved.amount, questionable, moved.occurred_at,
@@ -323,74 +328,42 @@ def _listed(whys: tuple[Why, ...]) -> TextClause:
         JOIN currency ON code = asked.currency
         LEFT JOIN money_movement AS other ON other.id = CASE why
             WHEN 'BEYOND' THEN latest_id WHEN 'EARLIER' THEN moved.reverses_id WHEN 'TWICE' THEN before_id END
-        WHERE CAST(:with_accepted AS boolean) OR accepted_by IS NULL
-        ORDER BY movement_id, why LIMIT CAST(:limit AS bigint)
-    """)
+        WHERE %(with_accepted)s::boolean OR accepted_by IS NULL
+        ORDER BY movement_id, why LIMIT %(limit)s::bigint
+    """
 
 
 # From the few rows found first to each other by an index, whatever statistics make of a chunk of the newest rows.
-_BY_INDEX = text("""
+_BY_INDEX = """
     SELECT set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true),
         set_config('enable_seqscan', 'off', true)
-""")
+"""
 
-# The cutoff of a pass that is done: all below it is visible or was rolled back.
-_NEXT = text("""
-    SELECT searched_to, up_to, (
-        SELECT count(*) FROM money_movement WHERE id >= searched_to AND id < up_to) AS movements
-    FROM (
-        SELECT searched_to, least(cutoff, (
-            SELECT id FROM money_movement WHERE id >= searched_to ORDER BY id OFFSET CAST(:size AS bigint) LIMIT 1
-        )) AS up_to
-        FROM (
-            SELECT searched_to, (SELECT max(cutoff) FROM settlement_pass WHERE state = 'DONE') AS cutoff
-            FROM anomaly_search FOR UPDATE
-        ) AS known
-        WHERE cutoff > searched_to
-    ) AS next
-""")
+_NEXT = sql(__file__, "next")
 
-_NOTE = text(f"""
-    WITH RECURSIVE
-    {_found("id >= CAST(:from_id AS bigint) AND id < CAST(:to_id AS bigint)")},
-    candidate (movement_id, why, latest_id) AS MATERIALIZED ({" UNION ALL ".join(_FOUND_WHY.values())})
-    INSERT INTO movement_anomaly AS known (movement_id, why, latest_id, organization_id, currency)
-    SELECT movement_id, why, latest_id, organization_id, currency FROM ({standing("candidate")}) AS standing
-    ORDER BY movement_id, why
-    ON CONFLICT (movement_id, why) DO UPDATE SET latest_id = excluded.latest_id, found_at = clock_timestamp()
-    WHERE known.latest_id < excluded.latest_id
-""")
+_NOTE = sql(
+    __file__,
+    "note",
+    found_id_cast_from_id_as_bigint_and_id_cast_to_id_as_bigint=_found(
+        "id >= %(from_id)s::bigint AND id < %(to_id)s::bigint"
+    ),
+    join_found_why_values=" UNION ALL ".join(_FOUND_WHY.values()),
+    standing_candidate=standing("candidate"),
+)
 
-_ADVANCE = text("UPDATE anomaly_search SET searched_to = CAST(:to_id AS bigint)")
+_ADVANCE = "UPDATE anomaly_search SET searched_to = %(to_id)s::bigint"
 
-_NOTED = text(f"""
-    WITH candidate AS MATERIALIZED (
-        SELECT movement_id, why, latest_id, found_at FROM movement_anomaly WHERE {OPEN}
-        ORDER BY organization_id, currency LIMIT CAST(:most AS bigint)
-    ), standing AS ({standing("candidate")})
-    SELECT count(*) AS movements, count(DISTINCT standing.organization_id) AS organizations, min(found_at) AS since,
-        (array_agg(external_ref ORDER BY movement_id))[1] AS example, (SELECT count(*) FROM candidate) AS looked_at
-    FROM standing LEFT JOIN organization ON organization.id = standing.organization_id
-""")
+_NOTED = sql(__file__, "noted", open=OPEN, standing_candidate=standing("candidate"))
 
-_AHEAD = text("""
+_AHEAD = """
     SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement AS moved
-    WHERE occurred_at > coalesce(CAST(:now AS timestamptz), statement_timestamp()) AND NOT is_void
+    WHERE occurred_at > coalesce(%(now)s::timestamptz, statement_timestamp()) AND NOT is_void
         AND NOT EXISTS (SELECT FROM money_movement AS void WHERE void.reverses_id = moved.id AND void.is_void)
-""")
+"""
 
-_MOVEMENT = text("SELECT id, organization_id FROM money_movement WHERE external_ref = CAST(:reference AS text)")
+_MOVEMENT = "SELECT id, organization_id FROM money_movement WHERE external_ref = %(reference)s::text"
 
 # All that is below was recorded by now, if it ever is.
-_RECORDED = text("SELECT coalesce(max(id), 0) + 1 FROM money_movement")
+_RECORDED = "SELECT coalesce(max(id), 0) + 1 FROM money_movement"
 
-_ACCEPT = text(f"""
-    WITH RECURSIVE {_asked(tuple(_FOUND_WHY))}
-    INSERT INTO movement_anomaly AS known (movement_id, why, latest_id, organization_id, currency, accepted_to,
-        accepted_at, accepted_by)
-    SELECT movement_id, why, latest_id, organization_id, currency, least(latest_id + 1, CAST(:through AS bigint)),
-        clock_timestamp(), CAST(:by AS text)
-    FROM asked WHERE movement_id = CAST(:movement_id AS bigint) AND accepted_by IS NULL
-    ON CONFLICT (movement_id, why) DO UPDATE SET latest_id = greatest(known.latest_id, excluded.latest_id),
-        accepted_to = excluded.accepted_to, accepted_at = excluded.accepted_at, accepted_by = excluded.accepted_by
-""")
+_ACCEPT = sql(__file__, "accept", asked_tuple__found_why=_asked(tuple(_FOUND_WHY)))

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.catalogue import missing_objects
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
@@ -79,21 +80,21 @@ class Finding:
 
 def settled_months(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and not closed: those whose entries may still be wrong and may still be fixed."""
-    days = connection.execute(
-        text("SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month")
+    days = connection.exec_driver_sql(
+        "SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month"
     )
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
 def open_months(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and into which anything may still be posted: who is new there gets a row."""
-    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month")
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
 def months_with_parked(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and not closed, and those, closed or not, in which somebody is still parked."""
-    days = connection.execute(text("SELECT DISTINCT month FROM parked_organization WHERE resolved_at IS NULL"))
+    days = connection.exec_driver_sql("SELECT DISTINCT month FROM parked_organization WHERE resolved_at IS NULL")
     return tuple(sorted({*settled_months(connection), *map(Month.of_day, days.scalars())}))
 
 
@@ -103,17 +104,17 @@ def months_recorded(connection: Connection, members: Members = EVERYBODY) -> tup
     Those that have a period, and before the first of them those with movements or entries: a pass of the first month
     that is not closed takes in what comes late for them.
     """
-    days = connection.execute(text("SELECT month FROM settlement_period ORDER BY month")).scalars().all()
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period ORDER BY month").scalars().all()
     if not days:
         return ()
     # Which month a movement lies in depends on the zone, so its neighbours are looked at too.
-    before = connection.execute(_BEFORE_THE_FIRST, members.parameters() | {"first": days[0], "periods": days})
+    before = connection.exec_driver_sql(_BEFORE_THE_FIRST, members.parameters() | {"first": days[0], "periods": days})
     return tuple(sorted({*map(Month.of_day, days), *(Month.of_day(day) for day in before.scalars() if day < days[0])}))
 
 
 def organizations_without_row(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Organizations active in `month` that lack their settlement row in their currency of it and are not parked."""
-    rows = connection.execute(_WITHOUT_ROW, _month(month) | members.parameters()).all()
+    rows = connection.exec_driver_sql(_WITHOUT_ROW, _month(month) | members.parameters()).all()
     return _finding(month, [Breach(row.external_ref, row.currency, "has no settlement row") for row in rows], rows)
 
 
@@ -124,14 +125,14 @@ def dishonest_organizations(connection: Connection, month: Month, members: Membe
     either, there may be no entries.
     """
     parameters = _recomputing(connection, month, members) | _month(month)
-    by_clock = connection.execute(_READ_BY_CLOCK, parameters).scalar_one()
-    rows = connection.execute(_DISHONEST_BY_CLOCK if by_clock else _DISHONEST, parameters).all()
+    by_clock = connection.exec_driver_sql(_READ_BY_CLOCK, parameters).scalar_one()
+    rows = connection.exec_driver_sql(_DISHONEST_BY_CLOCK if by_clock else _DISHONEST, parameters).all()
     return _finding(month, [Breach(row.external_ref, row.currency, _in_words(row)) for row in rows], rows)
 
 
 def parked_in(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Organizations that are parked in `month`, with why."""
-    rows = connection.execute(_PARKED, _month(month) | members.parameters()).all()
+    rows = connection.exec_driver_sql(_PARKED, _month(month) | members.parameters()).all()
     return _finding(month, [Breach(row.external_ref, row.currency, row.why) for row in rows], rows)
 
 
@@ -142,7 +143,7 @@ def missing_guards(connection: Connection) -> tuple[str, ...]:
 
 def order_faults(connection: Connection) -> tuple[str, ...]:
     """Why the ids of movements may not be the order in which they were recorded, in words: settlements stand on it."""
-    row = connection.execute(_ORDER).one()
+    row = connection.exec_driver_sql(_ORDER).one()
     faults = {
         "is not GENERATED ALWAYS, so a writer may name an id that was read past": row.identity != "a",
         "has no sequence of its own called money_movement_id_seq": not row.owned,
@@ -166,7 +167,7 @@ def rounding_residue(connection: Connection, month: Month, members: Members = EV
 
     At most half a unit a line and rate; listed, never posted.
     """
-    rows = connection.execute(_RESIDUE, _recomputing(connection, month, members))
+    rows = connection.exec_driver_sql(_RESIDUE, _recomputing(connection, month, members))
     return {row.currency: str(row.residue) for row in rows}
 
 
@@ -174,14 +175,14 @@ def _recomputing(connection: Connection, month: Month, members: Members) -> dict
     """What `recomputed` takes to repeat the month as it was read, without the parked; nothing counts before it was."""
     cutoff = read_to(connection, [month])[month]
     windows = month_windows(connection, [month], zones_in_use(connection)).get(month, {})
-    parked = connection.execute(
-        text("""
+    parked = connection.exec_driver_sql(
+        """
             SELECT organization_id FROM parked_organization
-            WHERE month = :month AND error IS NOT NULL AND resolved_at IS NULL
-        """),
+            WHERE month = %(month)s AND error IS NOT NULL AND resolved_at IS NULL
+        """,
         _month(month),
     ).scalars()
-    last = connection.execute(text("SELECT max(month) FROM settlement_period")).scalar_one()
+    last = connection.exec_driver_sql("SELECT max(month) FROM settlement_period").scalar_one()
     posting = months_between(month, month if last is None else max(month, Month.of_day(last)))
     return (
         month_parameters(month, windows, cutoff)
@@ -206,22 +207,7 @@ def _finding(month: Month, breaches: Sequence[Breach], rows: Sequence[Row[Any]])
     return Finding(month, rows[0].breaches if rows else 0, tuple(breaches))
 
 
-_WITHOUT_ROW = text(f"""
-    SELECT external_ref, {currency_of("CAST(:month AS date)")} AS currency, count(*) OVER () AS breaches
-    FROM organization
-    WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-        AND joined_on < CAST(:next_month AS date) AND (left_on IS NULL OR left_on >= CAST(:month AS date))
-        AND NOT EXISTS (
-            SELECT FROM ledger_entry AS entry
-            WHERE (entry.month, entry.organization_id, entry.currency, entry.origin_month, entry.sequence)
-                = (CAST(:month AS date), organization.id, {currency_of("CAST(:month AS date)")},
-                    CAST(:month AS date), 0))
-        AND NOT EXISTS (
-            SELECT FROM parked_organization AS parked
-            WHERE parked.organization_id = organization.id AND parked.month = :month AND error IS NOT NULL
-                AND resolved_at IS NULL)
-    ORDER BY id LIMIT :examples
-""")
+_WITHOUT_ROW = sql(__file__, "without_row", currency_of_cast_month_as_date=currency_of("%(month)s::date"))
 
 # A pass that was given up, or that is still running, has done some organizations beyond what counts as read.
 _AHEAD = f"""
@@ -229,90 +215,57 @@ _AHEAD = f"""
         SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, organizations, cutoff,
             coalesce(recorded_before, 'infinity') AS recorded_before
         FROM settlement_pass JOIN settlement_chunk AS chunk USING (month, pass)
-        WHERE chunk.origin_month = CAST(:origin AS date) AND chunk.state = 'DONE' AND cutoff > CAST(:cutoff AS bigint)
+        WHERE chunk.origin_month = %(origin)s::date AND chunk.state = 'DONE' AND cutoff > %(cutoff)s::bigint
     )"""
 _AS_READ_BY = """
     FROM ahead
         WHERE organization.id BETWEEN ahead.low_id AND ahead.high_id
             AND (ahead.organizations IS NULL OR organization.id = ANY (ahead.organizations))"""
-_AS_READ = f"coalesce((SELECT max(ahead.cutoff) {_AS_READ_BY}), CAST(:cutoff AS bigint))"
+_AS_READ = f"coalesce((SELECT max(ahead.cutoff) {_AS_READ_BY}), %(cutoff)s::bigint)"
 # Of a pass from when cutoffs were instants its instant decides too. Only then, because it is in no index.
 _AS_READ_BY_CLOCK = f"""{_AS_READ}
     AND recorded_at < coalesce((SELECT max(ahead.recorded_before) {_AS_READ_BY}), 'infinity')"""
 
-_READ_BY_CLOCK = text("""
-    SELECT EXISTS (SELECT FROM settlement_pass WHERE recorded_before IS NOT NULL AND cutoff > CAST(:cutoff AS bigint))
-""")
+_READ_BY_CLOCK = """
+    SELECT EXISTS (SELECT FROM settlement_pass WHERE recorded_before IS NOT NULL AND cutoff > %(cutoff)s::bigint)
+"""
 
 
-def _dishonest(as_read: str) -> TextClause:
-    return text(f"""
+def _dishonest(as_read: str) -> str:
+    return f"""
         WITH {_AHEAD}, {difference(cutoff=as_read)}
         SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, difference.currency,
             {", ".join(f"difference.{name}" for name in AMOUNTS)}, (
                 SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
                 WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                    AND entry.month = ANY (CAST(:posting_months AS date[]))
-                    AND entry.origin_month = CAST(:origin AS date)
+                    AND entry.month = ANY (%(posting_months)s::date[])
+                    AND entry.origin_month = %(origin)s::date
             ) AS posted_net,
             count(*) OVER () AS breaches
         FROM difference LEFT JOIN organization ON organization.id = organization_id
         WHERE differs
-        ORDER BY organization_id LIMIT :examples
-    """)
+        ORDER BY organization_id LIMIT %(examples)s
+    """
 
 
 _DISHONEST = _dishonest(_AS_READ)
 _DISHONEST_BY_CLOCK = _dishonest(_AS_READ_BY_CLOCK)
 
-_RESIDUE = text(f"""
-    WITH {recomputed()}
-    SELECT currency, trim_scale(sum(
-        round(exact_commission) - exact_commission
-        + round(round(exact_commission) * commission_tax_bps * 0.0001)
-        - round(exact_commission) * commission_tax_bps * 0.0001)) AS residue
-    FROM line
-    GROUP BY currency
-""")
+_RESIDUE = sql(__file__, "residue", recomputed=recomputed())
 
-_PARKED = text(f"""
-    SELECT external_ref, {currency_of("CAST(:month AS date)")} AS currency, coalesce(error, reason) AS why,
-        count(*) OVER () AS breaches
-    FROM parked_organization JOIN organization ON organization.id = organization_id
-    WHERE month = :month AND resolved_at IS NULL
-        AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-    ORDER BY organization_id LIMIT :examples
-""")
+_PARKED = sql(__file__, "parked", currency_of_cast_month_as_date=currency_of("%(month)s::date"))
 
 # Movements of the days around an edge count for both months: the zones decide, and a month too many is no harm.
-_BEFORE_THE_FIRST = text("""
+_BEFORE_THE_FIRST = """
     SELECT DISTINCT CAST(date_trunc('month', day AT TIME ZONE 'UTC') AS date) AS month
     FROM money_movement
     CROSS JOIN LATERAL (VALUES (occurred_at - interval '1 day'), (occurred_at + interval '1 day')) AS around (day)
-    WHERE occurred_at < CAST(:first AS timestamptz) + interval '1 day'
-        AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
+    WHERE occurred_at < %(first)s::timestamptz + interval '1 day'
+        AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
     UNION
-    SELECT DISTINCT CAST(origin_month AS date) FROM ledger_entry
-    WHERE month = ANY (CAST(:periods AS date[])) AND origin_month < CAST(:first AS date)
-        AND organization_id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint)
-""")
+    SELECT DISTINCT origin_month::date FROM ledger_entry
+    WHERE month = ANY (%(periods)s::date[]) AND origin_month < %(first)s::date
+        AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
+"""
 
-# A cutoff was drawn from the sequence, or is what it gives next. Without a right to the sequence nobody can say what
-# that is.
-_ORDER = text("""
-    SELECT attidentity AS identity, coalesce(sequence.oid = CAST(owned AS regclass), false) AS owned,
-        coalesce(seqcache, 1) AS cache, coalesce(seqincrement, 1) AS increment, coalesce(seqcycle, false) AS cycles,
-        CASE WHEN has_sequence_privilege(sequence.oid, 'USAGE, SELECT') THEN coalesce((
-            SELECT last_value + 1 FROM pg_sequences
-            WHERE schemaname = relnamespace.nspname AND sequencename = 'money_movement_id_seq'), 1) END AS next_id,
-        coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
-        greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
-            AS largest_cutoff
-    FROM pg_attribute
-    CROSS JOIN LATERAL pg_get_serial_sequence('money_movement', 'id') AS owned
-    LEFT JOIN pg_class AS sequence ON sequence.relname = 'money_movement_id_seq' AND sequence.relkind = 'S'
-        AND pg_table_is_visible(sequence.oid)
-    LEFT JOIN pg_namespace AS relnamespace ON relnamespace.oid = sequence.relnamespace
-    LEFT JOIN pg_sequence ON seqrelid = sequence.oid
-    WHERE attrelid = CAST('money_movement' AS regclass) AND attname = 'id'
-""")
+_ORDER = sql(__file__, "order")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.periods.windows import month_windows
@@ -33,7 +33,7 @@ def late_months(connection: Connection) -> tuple[Month, ...]:
     The first that is not closed is so too when something came late for a closed month before it, because it takes that
     in. Without another pass all this would wait until somebody asks for one.
     """
-    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month"))
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month")
     months = [Month.of_day(day) for day in days.scalars()]
     return tuple(
         month for month in months if takes_postings(connection, month) and is_changed(connection, month, LARGEST_ID)
@@ -58,7 +58,9 @@ def months_due_at(connection: Connection, tick: datetime, first_month: Month) ->
 
     None that was never settled and lies before a closed one: nothing may be posted there, so nobody was to settle it.
     """
-    before = connection.execute(text("SELECT month FROM settlement_period WHERE settled_at < :tick"), {"tick": tick})
+    before = connection.exec_driver_sql(
+        "SELECT month FROM settlement_period WHERE settled_at < %(tick)s", {"tick": tick}
+    )
     earlier = {Month.of_day(day) for day in before.scalars()}
     settled = _settled(connection)
     return tuple(
@@ -77,7 +79,7 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     """
     zones, unknown = zones_in_use(connection), unknown_zones(connection)
     last = _last_over(zones, now)
-    begun = connection.execute(text("SELECT min(month) FROM settlement_period")).scalar_one()
+    begun = connection.exec_driver_sql("SELECT min(month) FROM settlement_period").scalar_one()
     first = None if begun is None else Month.of_day(begun)
     before = tuple(months_between(first_month, last if first is None else min(last, first)))
     for month in before[_first_with_any(connection, before) :]:
@@ -97,12 +99,12 @@ def _last_over(zones: Sequence[str], now: datetime) -> Month:
 
 
 def _settled(connection: Connection) -> set[Month]:
-    days = connection.execute(text("SELECT month FROM settlement_period WHERE state <> 'OPEN'")).scalars()
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state <> 'OPEN'").scalars()
     return {Month.of_day(day) for day in days}
 
 
 def _running(connection: Connection) -> set[Month]:
-    days = connection.execute(text("SELECT month FROM settlement_pass WHERE state = 'RUNNING'")).scalars()
+    days = connection.exec_driver_sql("SELECT month FROM settlement_pass WHERE state = 'RUNNING'").scalars()
     return {Month.of_day(day) for day in days}
 
 
@@ -113,10 +115,10 @@ def _windows(month: Month, zones: list[str], unknown: list[str]) -> dict[str, Wi
 def _first_with_any(connection: Connection, months: Sequence[Month]) -> int:
     """How many of `months` (in order) come before the first with a movement of anybody, wherever on earth they are."""
     windows = [_anywhere(month) for month in months]
-    found = connection.execute(
-        text("""
+    found = connection.exec_driver_sql(
+        """
             WITH probed AS MATERIALIZED (
-                SELECT * FROM unnest(CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[]))
+                SELECT * FROM unnest(%(starts)s::timestamptz[], %(ends)s::timestamptz[])
                     WITH ORDINALITY AS probed (starts_at, ends_at, number)
                 ORDER BY number
             )
@@ -125,7 +127,7 @@ def _first_with_any(connection: Connection, months: Sequence[Month]) -> int:
                 SELECT FROM money_movement WHERE occurred_at >= probed.starts_at AND occurred_at < probed.ends_at
             )
             LIMIT 1
-        """),
+        """,
         {"starts": [window.starts_at for window in windows], "ends": [window.ends_at for window in windows]},
     ).scalar_one_or_none()
     return len(months) if found is None else int(found) - 1
@@ -139,18 +141,18 @@ def _anywhere(month: Month) -> Window:
 
 def _has_movements(connection: Connection, windows: dict[str, Window]) -> bool:
     return bool(windows) and bool(
-        connection.execute(
-            text("""
+        connection.exec_driver_sql(
+            """
                 SELECT EXISTS (
                     SELECT FROM money_movement
                     JOIN organization ON organization.id = organization_id
                     JOIN unnest(
-                        CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+                        %(timezones)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]
                     ) AS time_window (timezone, starts_at, ends_at) USING (timezone)
-                    WHERE occurred_at >= CAST(:earliest AS timestamptz) AND occurred_at < CAST(:latest AS timestamptz)
+                    WHERE occurred_at >= %(earliest)s::timestamptz AND occurred_at < %(latest)s::timestamptz
                         AND occurred_at >= starts_at AND occurred_at < ends_at
                 )
-            """),
+            """,
             {
                 "timezones": list(windows),
                 "starts": [window.starts_at for window in windows.values()],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.queries import UNREAD, unread_bounds
@@ -64,7 +65,9 @@ class LateMoney:
 
 def late_money(connection: Connection, month: Month | None = None, limit: int = 100) -> tuple[LateMoney, ...]:
     """What waits to be posted, in `month` or in any, of which `limit` are listed: what `status` counts as late."""
-    rows = connection.execute(_UNREAD, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit})
+    rows = connection.exec_driver_sql(
+        _UNREAD, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit}
+    )
     return tuple(
         LateMoney(
             row.external_ref, Month.of_day(row.month), Month.of_day(row.posted_in), row.currency, row.exponent,
@@ -86,7 +89,7 @@ def late_in_pass(connection: Connection, settlement: Pass, limit: int = 100) -> 
 
 def _listed(connection: Connection, month: Month | None, number: int | None, limit: int) -> LateAdjustments:
     day = None if month is None else month.first_day
-    rows = connection.execute(_ADJUSTMENTS, {"month": day, "pass": number, "limit": limit}).all()
+    rows = connection.exec_driver_sql(_ADJUSTMENTS, {"month": day, "pass": number, "limit": limit}).all()
     listed = tuple(
         LateAdjustment(
             row.external_ref, row.name, row.currency, row.exponent, Month.of_day(row.month),
@@ -97,51 +100,6 @@ def _listed(connection: Connection, month: Month | None, number: int | None, lim
     return LateAdjustments(listed, rows[0].adjustments if rows else 0)
 
 
-# Nothing is posted into a closed month any more: the first after all of them takes it in.
-_UNREAD = text(f"""
-    WITH {UNREAD}, open_month AS (
-        SELECT max(CAST(month + interval '1 month' AS date)) AS month
-        FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
-    ), waiting AS (
-        SELECT organization_id, unread.month, greatest(unread.month, open_month.month) AS posted_in, currency,
-            count(*) AS movements, sum(amount) AS amount
-        FROM unread CROSS JOIN open_month
-        GROUP BY organization_id, unread.month, open_month.month, currency
-    )
-    SELECT external_ref, waiting.*, exponent, count(*) OVER () AS altogether
-    FROM waiting
-    JOIN organization ON organization.id = organization_id
-    JOIN currency ON code = waiting.currency
-    WHERE CAST(:month AS date) IS NULL OR posted_in = CAST(:month AS date)
-    ORDER BY waiting.month DESC, organization_id, waiting.currency
-    LIMIT CAST(:limit AS bigint)
-""")
+_UNREAD = sql(__file__, "unread", unread=UNREAD)
 
-# A currency that nobody had moved money in, and an organization that was parked, have their first entry late.
-_ADJUSTMENTS = text("""
-    WITH first_pass AS (
-        SELECT month AS settled_month, min(pass) AS number FROM settlement_pass WHERE state = 'DONE' GROUP BY month
-    ), adjustment AS (
-        SELECT organization_id, currency, month, origin_month, sequence, net, posted_at,
-            count(*) OVER () AS adjustments
-        FROM ledger_entry LEFT JOIN first_pass ON settled_month = month
-        WHERE (origin_month < month OR sequence > 0 OR (settlement_pass > first_pass.number AND net <> 0))
-            AND (CAST(:month AS date) IS NULL OR month = CAST(:month AS date))
-            AND (CAST(:pass AS integer) IS NULL OR settlement_pass = CAST(:pass AS integer))
-        ORDER BY month DESC, organization_id, origin_month, currency, sequence
-        LIMIT CAST(:limit AS bigint)
-    )
-    SELECT adjustment.*, external_ref, name, exponent, (
-            SELECT coalesce(sum(earlier.net), 0) FROM ledger_entry AS earlier
-            WHERE earlier.organization_id = adjustment.organization_id AND earlier.currency = adjustment.currency
-                AND earlier.month = ANY (
-                    SELECT period.month FROM settlement_period AS period
-                    WHERE period.month BETWEEN adjustment.origin_month AND adjustment.month)
-                AND earlier.origin_month = adjustment.origin_month
-                AND (earlier.month, earlier.sequence) < (adjustment.month, adjustment.sequence)
-        ) AS old
-    FROM adjustment
-    JOIN organization ON organization.id = organization_id
-    JOIN currency ON code = adjustment.currency
-    ORDER BY month DESC, organization_id, origin_month, adjustment.currency, sequence
-""")
+_ADJUSTMENTS = sql(__file__, "adjustments")

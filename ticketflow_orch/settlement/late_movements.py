@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.periods.windows import Windows
 from ticketflow_orch.settlement.currencies import currency_of
@@ -20,18 +21,18 @@ from ticketflow_orch.settlement.currencies import currency_of
 
 def next_movement_id(connection: Connection) -> int:
     """A value that lies after every movement recorded by now and before all that will be, drawn from their sequence."""
-    return int(connection.execute(text("SELECT nextval('money_movement_id_seq')")).scalar_one())
+    return int(connection.exec_driver_sql("SELECT nextval('money_movement_id_seq')").scalar_one())
 
 
 def require_order(connection: Connection) -> None:
     """Refuse to settle by a sequence that was set back, by hand or by a restore: its values divide nothing.
 
     Raises:
-        InputError: movements, or what was read of them, go beyond what it gives next.
+        InvalidInput: movements, or what was read of them, go beyond what it gives next.
     """
-    row = connection.execute(_REACHED).one()
+    row = connection.exec_driver_sql(_REACHED).one()
     if row.largest_id >= row.next_id or row.largest_cutoff > row.next_id:
-        raise InputError(
+        raise InvalidInput(
             f"The sequence money_movement_id_seq gives {row.next_id}, while movements go up to {row.largest_id} and "
             f"were read to {row.largest_cutoff}: what is settled now would lack some. Set it to the larger of both by "
             "setval, then settle again."
@@ -40,21 +41,21 @@ def require_order(connection: Connection) -> None:
 
 def last_closed(connection: Connection) -> Month | None:
     """The last month whose books are closed; months are closed in order, so nothing is posted up to it."""
-    day = connection.execute(text("SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'")).scalar_one()
+    day = connection.exec_driver_sql("SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'").scalar_one()
     return None if day is None else Month.of_day(day)
 
 
 def takes_postings(connection: Connection, month: Month) -> bool:
     """Whether anything may be posted in `month`: neither it nor a later one is closed or being closed."""
-    return not connection.execute(
-        text("SELECT EXISTS (SELECT FROM settlement_period WHERE month >= :month AND state IN ('CLOSING', 'CLOSED'))"),
+    return not connection.exec_driver_sql(
+        "SELECT EXISTS (SELECT FROM settlement_period WHERE month >= %(month)s AND state IN ('CLOSING', 'CLOSED'))",
         {"month": month.first_day},
     ).scalar_one()
 
 
 def before_the_books(connection: Connection, month: Month) -> str | None:
     """Why nothing ever happens in `month`, in one sentence: it lies before the first that was closed. None: it may."""
-    row = connection.execute(_BOOKS).one()
+    row = connection.exec_driver_sql(_BOOKS).one()
     if row.first is None or month.first_day >= row.first:
         return None
     return (
@@ -95,7 +96,7 @@ def months_to_watch(
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
-    days = connection.execute(text("SELECT month FROM settlement_period WHERE state = 'CLOSED'")).scalars()
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED'").scalars()
     closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
     months = closed | _months_before(connection, min(closed), timezones, cutoff, full)
     return sorted(month for month, boundary in read_to(connection, months).items() if boundary <= cutoff)
@@ -145,10 +146,8 @@ def read_to(connection: Connection, months: Iterable[Month], *, full: bool = Fal
     months = sorted(months)
     if full:
         return dict.fromkeys(months, 0)
-    rows = connection.execute(
-        text(
-            "SELECT month, settlement_read_to(month) AS read_to FROM unnest(CAST(:months AS date[])) AS asked (month)"
-        ),
+    rows = connection.exec_driver_sql(
+        "SELECT month, settlement_read_to(month) AS read_to FROM unnest(%(months)s::date[]) AS asked (month)",
         {"months": [month.first_day for month in months]},
     )
     return {Month.of_day(row.month): row.read_to for row in rows}
@@ -156,7 +155,7 @@ def read_to(connection: Connection, months: Iterable[Month], *, full: bool = Fal
 
 def changed_months(connection: Connection, unread: Unread) -> tuple[Month, ...]:
     """The months of `unread` in which at least one organization can have changed, in order."""
-    days = connection.execute(_CHANGED_MONTHS, unread.parameters()).scalars()
+    days = connection.exec_driver_sql(_CHANGED_MONTHS, unread.parameters()).scalars()
     return tuple(sorted(map(Month.of_day, days)))
 
 
@@ -166,7 +165,7 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     # and they are parked there, or it would count as read when their zone is known.
     timezones = [*timezones, *_OUTERMOST]
     windows: list[Window] = [first.window(name) for name in timezones]
-    row = connection.execute(
+    row = connection.exec_driver_sql(
         _BEFORE,
         {
             "first": first.first_day,
@@ -180,31 +179,31 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     return set(months_between(min(months), first.previous())) if months else set()
 
 
-_BOOKS = text("""
+_BOOKS = """
     SELECT min(month) AS first, max(month) AS last FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
-""")
+"""
 
 # What is compared was committed before the sequence is looked at.
-_REACHED = text("""
+_REACHED = """
     SELECT coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
         greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
             AS largest_cutoff,
         1 + coalesce(pg_sequence_last_value(CAST('money_movement_id_seq' AS regclass)), 0) AS next_id
-""")
+"""
 
 # The last zone on earth that begins a month, and the first.
 _OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
 
-_BEFORE = text("""
+_BEFORE = """
     SELECT (
         SELECT min(occurred_at) FROM money_movement
-        WHERE id >= CAST(:least AS bigint) AND id < CAST(:cutoff AS bigint)
-            AND occurred_at < CAST(:starts_at AS timestamptz)
+        WHERE id >= %(least)s::bigint AND id < %(cutoff)s::bigint
+            AND occurred_at < %(starts_at)s::timestamptz
     ) AS oldest, (
         SELECT min(month) FROM parked_organization
-        WHERE month < CAST(:first AS date) AND error IS NOT NULL AND resolved_at IS NULL
+        WHERE month < %(first)s::date AND error IS NOT NULL AND resolved_at IS NULL
     ) AS parked
-""")
+"""
 
 # The organizations that can have changed, by month: those with a movement that was not read, the parked, and in the
 # pass's own month those that are active and have no row. The bounds beside the joins are for the index on the order of
@@ -213,18 +212,18 @@ CHANGED = f"""
     watched AS MATERIALIZED (
         SELECT month_window.*, read_to
         FROM unnest(
-            CAST(:months AS date[]), CAST(:timezones AS text[]),
-            CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+            %(months)s::date[], %(timezones)s::text[],
+            %(starts)s::timestamptz[], %(ends)s::timestamptz[]
         ) AS month_window (origin_month, timezone, starts_at, ends_at)
-        JOIN unnest(CAST(:read_months AS date[]), CAST(:read_to AS bigint[])) AS reading (origin_month, read_to)
+        JOIN unnest(%(read_months)s::date[], %(read_to)s::bigint[]) AS reading (origin_month, read_to)
             USING (origin_month)
     ), changed AS (
         SELECT origin_month, organization.id
         FROM money_movement
         JOIN organization ON organization.id = organization_id
         JOIN watched USING (timezone)
-        WHERE money_movement.id >= CAST(:least AS bigint) AND money_movement.id < CAST(:cutoff AS bigint)
-            AND occurred_at >= CAST(:earliest AS timestamptz) AND occurred_at < CAST(:latest AS timestamptz)
+        WHERE money_movement.id >= %(least)s::bigint AND money_movement.id < %(cutoff)s::bigint
+            AND occurred_at >= %(earliest)s::timestamptz AND occurred_at < %(latest)s::timestamptz
             AND money_movement.id >= watched.read_to
             AND occurred_at >= watched.starts_at AND occurred_at < watched.ends_at
         UNION ALL
@@ -235,37 +234,28 @@ CHANGED = f"""
             AND watched.timezone = organization.timezone
         WHERE error IS NOT NULL AND resolved_at IS NULL
         UNION ALL
-        SELECT CAST(:own AS date), id
+        SELECT %(own)s::date, id
         FROM organization
-        WHERE CAST(:own AS date) IS NOT NULL
-            AND joined_on < CAST(:after_own AS date) AND (left_on IS NULL OR left_on >= CAST(:own AS date))
-            AND timezone = ANY (CAST(:timezones AS text[]))
+        WHERE %(own)s::date IS NOT NULL
+            AND joined_on < %(after_own)s::date AND (left_on IS NULL OR left_on >= %(own)s::date)
+            AND timezone = ANY (%(timezones)s::text[])
             AND NOT EXISTS (
                 SELECT FROM ledger_entry AS entry
-                WHERE entry.month = CAST(:own AS date) AND entry.origin_month = CAST(:own AS date)
+                WHERE entry.month = %(own)s::date AND entry.origin_month = %(own)s::date
                     AND entry.sequence = 0 AND entry.organization_id = organization.id
-                    AND entry.currency = {currency_of("CAST(:own AS date)")})
+                    AND entry.currency = {currency_of("%(own)s::date")})
     )"""
 
-_CHANGED_MONTHS = text(f"""
-    WITH {CHANGED}
-    SELECT origin_month FROM (SELECT DISTINCT origin_month FROM watched) AS asked
-    WHERE EXISTS (SELECT FROM changed WHERE changed.origin_month = asked.origin_month)
-""")
+_CHANGED_MONTHS = sql(__file__, "changed_months", changed=CHANGED)
 
 # Cut into chunks of `size` of them.
 CHANGED_CHUNKS = f"""
     WITH {CHANGED}, numbered AS (
         SELECT origin_month, id,
-            (row_number() OVER (PARTITION BY origin_month ORDER BY id) - 1) / CAST(:size AS bigint) AS chunk
+            (row_number() OVER (PARTITION BY origin_month ORDER BY id) - 1) / %(size)s::bigint AS chunk
         FROM (SELECT DISTINCT origin_month, id FROM changed) AS each
     ), changed_chunk (origin_month, low_id, high_id, organizations) AS (
         SELECT origin_month, min(id), max(id), array_agg(id ORDER BY id) FROM numbered GROUP BY origin_month, chunk
     )"""
 
-PLAN_CHANGED = text(f"""
-    INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id, organizations)
-    {CHANGED_CHUNKS}
-    SELECT CAST(:month AS date), CAST(:pass AS integer), origin_month, low_id, high_id, organizations
-    FROM changed_chunk
-""")
+PLAN_CHANGED = sql(__file__, "plan_changed", changed_chunks=CHANGED_CHUNKS)

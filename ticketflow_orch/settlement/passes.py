@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.outbox.events import OutboxEvent, Publish
 from ticketflow_orch.periods.windows import fix_windows, fixed_windows
@@ -44,8 +45,8 @@ class Drained:
 
 def period_state(connection: Connection, month: Month) -> str:
     """OPEN, SETTLED, CLOSING or CLOSED; a month that nobody has touched is OPEN."""
-    state = connection.execute(
-        text("SELECT state FROM settlement_period WHERE month = :month"), {"month": month.first_day}
+    state = connection.exec_driver_sql(
+        "SELECT state FROM settlement_period WHERE month = %(month)s", {"month": month.first_day}
     ).scalar_one_or_none()
     return state or "OPEN"
 
@@ -59,17 +60,17 @@ def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[
     parameters = {"month": month.first_day, "full": full}
     while True:
         with transaction(engine) as connection:
-            connection.execute(
-                text("INSERT INTO settlement_period (month) VALUES (:month) ON CONFLICT DO NOTHING"), parameters
+            connection.exec_driver_sql(
+                "INSERT INTO settlement_period (month) VALUES (%(month)s) ON CONFLICT DO NOTHING", parameters
             )
             # The table's lock, which the insertion holds, keeps a closing from beginning before we have ended.
             if not takes_postings(connection, month):
                 raise IncompleteSettlementError(f"{month} is being closed at this moment; nothing is posted in it.")
-            begun = connection.execute(_BEGIN, parameters).one_or_none()
+            begun = connection.exec_driver_sql(_BEGIN, parameters).one_or_none()
         if begun is not None:
             return Pass(month, *begun), False
         with engine.connect() as connection:
-            running = connection.execute(_RUNNING, parameters).one_or_none()
+            running = connection.exec_driver_sql(_RUNNING, parameters).one_or_none()
         if running is not None:
             return Pass(month, *running), True
         # It ended between the two statements: the next try begins the following one.
@@ -77,18 +78,18 @@ def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[
 
 def is_being_settled(connection: Connection, month: Month) -> bool:
     """Whether a pass of `month` is running, whether or not a run works on it."""
-    return connection.execute(_RUNNING, {"month": month.first_day}).one_or_none() is not None
+    return connection.exec_driver_sql(_RUNNING, {"month": month.first_day}).one_or_none() is not None
 
 
 def is_read(connection: Connection, month: Month, boundary: int) -> bool:
     """Whether `month` is settled with all that was recorded about it below the movement id `boundary`."""
     return bool(
-        connection.execute(
-            text("""
+        connection.exec_driver_sql(
+            """
                 SELECT EXISTS (
                     SELECT FROM settlement_period
-                    WHERE month = :month AND state <> 'OPEN' AND read_to >= CAST(:boundary AS bigint))
-            """),
+                    WHERE month = %(month)s AND state <> 'OPEN' AND read_to >= %(boundary)s::bigint)
+            """,
             {"month": month.first_day, "boundary": boundary},
         ).scalar_one()
     )
@@ -140,18 +141,18 @@ def plan(engine: Engine, settlement: Pass, chunk_size: int, parked_limit: int = 
         ParkedLimitError: more than `parked_limit` organizations are in zones that nobody knows.
     """
     with transaction(engine) as connection:
-        planned_at = connection.execute(
-            text("SELECT planned_at FROM settlement_pass WHERE month = :month AND pass = :pass FOR UPDATE"),
+        planned_at = connection.exec_driver_sql(
+            "SELECT planned_at FROM settlement_pass WHERE month = %(month)s AND pass = %(pass)s FOR UPDATE",
             settlement.key,
         ).scalar_one()
         if planned_at is None:
             closed_through = closed_before(connection, settlement.month)
             _cut(connection, settlement, chunk_size, parked_limit)
-            connection.execute(
-                text("""
-                    UPDATE settlement_pass SET planned_at = clock_timestamp(), closed_through = CAST(:through AS date)
-                    WHERE month = :month AND pass = :pass
-                """),
+            connection.exec_driver_sql(
+                """
+                    UPDATE settlement_pass SET planned_at = clock_timestamp(), closed_through = %(through)s::date
+                    WHERE month = %(month)s AND pass = %(pass)s
+                """,
                 settlement.key | {"through": None if closed_through is None else closed_through.first_day},
             )
         return planned_windows(connection, settlement)
@@ -165,13 +166,13 @@ def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit
     windows = fixed_windows(connection, months)
     is_first = read_to(connection, [settlement.month])[settlement.month] == 0
     everybody = [month for month in months if settlement.is_full or (is_first and month == settlement.month)]
-    connection.execute(
+    connection.exec_driver_sql(
         PLAN_ALL, settlement.key | {"size": chunk_size, "origins": [month.first_day for month in everybody]}
     )
     others = {month: windows.get(month, {}) for month in months if month not in everybody}
     own = settlement.month if settlement.month in others else None
     unread = Unread.of(connection, others, settlement.cutoff, own=own)
-    connection.execute(PLAN_CHANGED, unread.parameters() | settlement.key | {"size": chunk_size})
+    connection.exec_driver_sql(PLAN_CHANGED, unread.parameters() | settlement.key | {"size": chunk_size})
     left = in_unknown_zones(connection, settlement.month, months, settlement.cutoff)
     organizations = len({row.organization_id for row in left})
     if organizations > parked_limit:
@@ -180,7 +181,7 @@ def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit
             f"{left[0].external_ref} ({left[0].error}); then settle the month again."
         )
     if left:
-        connection.execute(
+        connection.exec_driver_sql(
             _PARK,
             [{"id": row.organization_id, "month": row.origin_month, "error": row.error} for row in left],
         )
@@ -188,8 +189,8 @@ def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
     """For each month that the pass is about, each zone's window as it was fixed."""
-    origins = connection.execute(
-        text("SELECT DISTINCT origin_month FROM settlement_chunk WHERE month = :month AND pass = :pass"),
+    origins = connection.exec_driver_sql(
+        "SELECT DISTINCT origin_month FROM settlement_chunk WHERE month = %(month)s AND pass = %(pass)s",
         settlement.key,
     ).scalars()
     months = {settlement.month, *map(Month.of_day, origins)}
@@ -200,11 +201,11 @@ def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dic
 
 def drained(connection: Connection, settlement: Pass) -> Drained:
     """How many chunks of the pass are done (or failed for good), by a plain read that waits for nobody."""
-    row = connection.execute(
-        text("""
+    row = connection.exec_driver_sql(
+        """
             SELECT count(*) AS total, count(*) FILTER (WHERE state <> 'PLANNED') AS done
-            FROM settlement_chunk WHERE month = :month AND pass = :pass
-        """),
+            FROM settlement_chunk WHERE month = %(month)s AND pass = %(pass)s
+        """,
         settlement.key,
     ).one()
     return Drained(row.done, row.total)
@@ -212,12 +213,12 @@ def drained(connection: Connection, settlement: Pass) -> Drained:
 
 def latest_progress(connection: Connection, month: Month) -> Drained:
     """How far the last pass of `month` has come; nothing of nothing before its first."""
-    row = connection.execute(
-        text("""
+    row = connection.exec_driver_sql(
+        """
             SELECT count(*) FILTER (WHERE state <> 'PLANNED') AS done, count(*) AS total
             FROM settlement_chunk
-            WHERE month = :month AND pass = (SELECT max(pass) FROM settlement_pass WHERE month = :month)
-        """),
+            WHERE month = %(month)s AND pass = (SELECT max(pass) FROM settlement_pass WHERE month = %(month)s)
+        """,
         {"month": month.first_day},
     ).one()
     return Drained(row.done, row.total)
@@ -229,22 +230,24 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
     Where a zone came into use after the pass was planned, nothing counts as read: the next pass looks again.
     """
     with transaction(engine) as connection:
-        ended = connection.execute(_END, settlement.key).one_or_none()
+        ended = connection.exec_driver_sql(_END, settlement.key).one_or_none()
         if ended is None:
             return False
         known = zones_in_use(connection)
-        connection.execute(_RESOLVE_PARKED, settlement.key | {"known": known})
-        connection.execute(_WITHOUT_SORTS)
-        connection.execute(_TOTAL, settlement.key)
+        connection.exec_driver_sql(_RESOLVE_PARKED, settlement.key | {"known": known})
+        connection.exec_driver_sql(_WITHOUT_SORTS)
+        connection.exec_driver_sql(_TOTAL, settlement.key)
         planned = planned_windows(connection, settlement).get(settlement.month, {})
         if set(known) - set(planned):
             return True
-        connection.execute(_READ, settlement.key | {"cutoff": settlement.cutoff, "through": ended.closed_through})
-        settled = connection.execute(
-            text("""
-                UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = :who
-                WHERE month = :month AND state = 'OPEN'
-            """),
+        connection.exec_driver_sql(
+            _READ, settlement.key | {"cutoff": settlement.cutoff, "through": ended.closed_through}
+        )
+        settled = connection.exec_driver_sql(
+            """
+                UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = %(who)s
+                WHERE month = %(month)s AND state = 'OPEN'
+            """,
             {"month": settlement.month.first_day, "who": settled_by},
         ).rowcount
         if settled:
@@ -269,34 +272,34 @@ def give_up(engine: Engine, settlement: Pass, why: str) -> None:
     hands.
     """
     with transaction(engine) as connection:
-        ended = connection.execute(
-            text("""
-                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(), given_up_because = :why,
-                    planned_at = coalesce(planned_at, clock_timestamp())
-                WHERE month = :month AND pass = :pass AND state = 'RUNNING'
-            """),
+        ended = connection.exec_driver_sql(
+            """
+                UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
+                    given_up_because = %(why)s, planned_at = coalesce(planned_at, clock_timestamp())
+                WHERE month = %(month)s AND pass = %(pass)s AND state = 'RUNNING'
+            """,
             settlement.key | {"why": why},
         ).rowcount
         # Again until there is none: a chunk that we waited for may have been split, and then its second half is new.
         while ended:
-            ended = connection.execute(
-                text("DELETE FROM settlement_chunk WHERE month = :month AND pass = :pass AND state = 'PLANNED'"),
+            ended = connection.exec_driver_sql(
+                "DELETE FROM settlement_chunk WHERE month = %(month)s AND pass = %(pass)s AND state = 'PLANNED'",
                 settlement.key,
             ).rowcount
 
 
 def _is_planned(connection: Connection, settlement: Pass) -> bool:
     return bool(
-        connection.execute(
-            text("SELECT planned_at IS NOT NULL FROM settlement_pass WHERE month = :month AND pass = :pass"),
+        connection.exec_driver_sql(
+            "SELECT planned_at IS NOT NULL FROM settlement_pass WHERE month = %(month)s AND pass = %(pass)s",
             settlement.key,
         ).scalar_one()
     )
 
 
 def _writers(connection: Connection) -> dict[str, str]:
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             SELECT DISTINCT virtualtransaction, coalesce(pid, 0) AS pid,
                 coalesce(nullif(application_name, ''), 'unnamed') AS application
             FROM pg_locks LEFT JOIN pg_stat_activity USING (pid)
@@ -304,80 +307,63 @@ def _writers(connection: Connection) -> dict[str, str]:
                 AND pg_locks.database = (SELECT oid FROM pg_database WHERE datname = current_database())
                 AND mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
                 AND pid IS DISTINCT FROM pg_backend_pid()
-        """)
+        """
     )
     return {row.virtualtransaction: f"process {row.pid} ({row.application})" for row in rows}
 
 
-_RUNNING = text("""
-    SELECT pass, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = :month AND state = 'RUNNING'
-""")
+_RUNNING = """
+    SELECT pass, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'
+"""
 
-_BEGIN = text("""
+_BEGIN = """
     INSERT INTO settlement_pass (month, pass, cutoff, is_full)
-    SELECT CAST(:month AS date), 1 + coalesce(max(pass), CAST(
-        EXISTS (SELECT FROM ledger_entry WHERE month = CAST(:month AS date)) AS integer)),
-        nextval('money_movement_id_seq'), CAST(:full AS boolean)
-    FROM settlement_pass WHERE month = CAST(:month AS date)
+    SELECT %(month)s::date, 1 + coalesce(max(pass), CAST(
+        EXISTS (SELECT FROM ledger_entry WHERE month = %(month)s::date) AS integer)),
+        nextval('money_movement_id_seq'), %(full)s::boolean
+    FROM settlement_pass WHERE month = %(month)s::date
     ON CONFLICT DO NOTHING
     RETURNING pass, cutoff, cutoff_at, is_full
-""")
+"""
 
-_END = text("""
+_END = """
     UPDATE settlement_pass SET state = 'DONE', finished_at = clock_timestamp()
-    WHERE month = :month AND pass = :pass AND state = 'RUNNING' AND planned_at IS NOT NULL
+    WHERE month = %(month)s AND pass = %(pass)s AND state = 'RUNNING' AND planned_at IS NOT NULL
         AND NOT EXISTS (
-            SELECT FROM settlement_chunk WHERE (month, pass) = (:month, :pass) AND state = 'PLANNED')
+            SELECT FROM settlement_chunk WHERE (month, pass) = (%(month)s, %(pass)s) AND state = 'PLANNED')
     RETURNING closed_through
-""")
+"""
 
-_READ = text("""
-    UPDATE settlement_period SET read_to = CAST(:cutoff AS bigint)
-    WHERE (month = CAST(:month AS date) OR month <= CAST(:through AS date))
-        AND (read_to IS NULL OR read_to < CAST(:cutoff AS bigint))
-""")
+_READ = """
+    UPDATE settlement_period SET read_to = %(cutoff)s::bigint
+    WHERE (month = %(month)s::date OR month <= %(through)s::date)
+        AND (read_to IS NULL OR read_to < %(cutoff)s::bigint)
+"""
 
-_PARK = text("""
-    INSERT INTO parked_organization (organization_id, month, error) VALUES (:id, :month, :error)
+_PARK = """
+    INSERT INTO parked_organization (organization_id, month, error) VALUES (%(id)s, %(month)s, %(error)s)
     ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
         DO UPDATE SET error = excluded.error
-""")
+"""
 
 # An organization that was parked for a month is well when a pass has looked at it and did not fail on it, which it
 # cannot do where it does not know the zone: neither by now nor when the pass was planned.
-_RESOLVE_PARKED = text("""
+_RESOLVE_PARKED = """
     UPDATE parked_organization SET resolved_at = clock_timestamp()
     FROM settlement_chunk AS chunk, organization, settlement_window AS cut
-    WHERE chunk.month = :month AND chunk.pass = :pass AND chunk.state = 'DONE'
+    WHERE chunk.month = %(month)s AND chunk.pass = %(pass)s AND chunk.state = 'DONE'
         AND parked_organization.month = chunk.origin_month AND parked_organization.error IS NOT NULL
         AND resolved_at IS NULL
         AND organization_id BETWEEN chunk.low_id AND coalesce(chunk.high_id, organization_id)
         AND (chunk.organizations IS NULL OR organization_id = ANY (chunk.organizations))
         AND organization.id = organization_id
         AND cut.month = chunk.origin_month AND cut.timezone = organization.timezone
-        AND organization.timezone = ANY (CAST(:known AS text[]))
-""")
+        AND organization.timezone = ANY (%(known)s::text[])
+"""
 
 # What was posted since the pass that wrote them last, also by one that was given up; a month may be old and have none.
 # Until statistics know of a month, the planner takes its entries for a few, which it would sort by currency; they are
 # all there is, and a sort of them goes to disk.
-_WITHOUT_SORTS = text("SET LOCAL enable_sort = off")
+_WITHOUT_SORTS = "SET LOCAL enable_sort = off"
 
-_TOTAL = text("""
-    INSERT INTO settlement_total AS total
-    SELECT month, currency, count(*) FILTER (WHERE origin_month = month AND sequence = 0),
-        sum(captures), sum(refunds), sum(chargebacks), sum(fees), sum(commission), sum(commission_tax), sum(net)
-    FROM ledger_entry
-    WHERE month = CAST(:month AS date) AND (
-        NOT EXISTS (SELECT FROM settlement_total WHERE month = CAST(:month AS date))
-        OR EXISTS (
-            SELECT FROM settlement_chunk
-            WHERE month = CAST(:month AS date) AND rows_new + rows_adjusted > 0 AND pass > (
-                SELECT coalesce(max(pass), 0) FROM settlement_pass
-                WHERE month = CAST(:month AS date) AND pass < CAST(:pass AS integer) AND state = 'DONE')))
-    GROUP BY month, currency
-    ON CONFLICT (month, currency) DO UPDATE SET
-        (organizations, captures, refunds, chargebacks, fees, commission, commission_tax, net) =
-        (excluded.organizations, excluded.captures, excluded.refunds, excluded.chargebacks, excluded.fees,
-        excluded.commission, excluded.commission_tax, excluded.net)
-""")
+_TOTAL = sql(__file__, "total")

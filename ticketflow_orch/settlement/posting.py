@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.settlement.currencies import currency_of
 
@@ -32,9 +33,9 @@ ROUNDED_LINE = """captures, refunds, chargebacks, fees,
             CAST(round(round(exact_commission) * commission_tax_bps * 0.0001) AS bigint) AS commission_tax"""
 
 # A chunk is a range of organizations, or a list of those that can have changed.
-IN_RANGE = "BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint) AND {id} <> ALL (CAST(:left_out AS bigint[]))"
-IN_LIST = "= ANY (CAST(:organizations AS bigint[]))"
-TO_CUTOFF = "CAST(:cutoff AS bigint)"
+IN_RANGE = "BETWEEN %(low)s::bigint AND %(high)s::bigint AND {id} <> ALL (%(left_out)s::bigint[])"
+IN_LIST = "= ANY (%(organizations)s::bigint[])"
+TO_CUTOFF = "%(cutoff)s::bigint"
 
 
 def recomputed(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
@@ -47,7 +48,7 @@ def recomputed(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
     return f"""
     time_window AS MATERIALIZED (
         SELECT * FROM unnest(
-            CAST(:timezones AS text[]), CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+            %(timezones)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[]
         ) AS zone_window (timezone, starts_at, ends_at)
     ), line AS (
         SELECT organization.id AS organization_id, movement.currency,
@@ -62,10 +63,10 @@ def recomputed(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
                 AND occurred_at >= time_window.starts_at AND occurred_at < time_window.ends_at
                 AND money_movement.id < {cutoff}
             UNION ALL
-            SELECT {currency_of("CAST(:origin AS date)")}, 'CAPTURE', 0,
+            SELECT {currency_of("%(origin)s::date")}, 'CAPTURE', 0,
                 organization.commission_rate_bps, organization.commission_tax_bps
-            WHERE joined_on < CAST(:next_origin AS date)
-                AND (left_on IS NULL OR left_on >= CAST(:origin AS date))
+            WHERE joined_on < %(next_origin)s::date
+                AND (left_on IS NULL OR left_on >= %(origin)s::date)
         ) AS movement
         WHERE organization.id {members.format(id="organization.id")}
         GROUP BY organization.id, movement.currency, movement.commission_rate_bps, movement.commission_tax_bps
@@ -94,9 +95,9 @@ def difference(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
     {recomputed(members, cutoff)}, posted AS (
         SELECT organization_id, currency,
             {", ".join(f"CAST(sum({name}) AS bigint) AS {name}" for name in AMOUNTS)},
-            max(sequence) FILTER (WHERE month = CAST(:month AS date)) AS last_sequence
+            max(sequence) FILTER (WHERE month = %(month)s::date) AS last_sequence
         FROM ledger_entry
-        WHERE month = ANY (CAST(:posting_months AS date[])) AND origin_month = CAST(:origin AS date)
+        WHERE month = ANY (%(posting_months)s::date[]) AND origin_month = %(origin)s::date
             AND organization_id {members.format(id="organization_id")}
         GROUP BY organization_id, currency
     ), difference AS (
@@ -110,33 +111,24 @@ def difference(members: str = IN_RANGE, cutoff: str = TO_CUTOFF) -> str:
 
 _COLUMNS = f"organization_id, month, currency, origin_month, sequence, {', '.join(AMOUNTS)}"
 
-# For a pass that began when the ledger held nothing of the month. Without ON CONFLICT, which costs a sixth of a
-# settlement and has nothing to do here: the chunk is locked. Should somebody else post all the same, the key refuses.
-_POST_FIRST = text(f"""
-    WITH {recomputed()}
-    INSERT INTO ledger_entry ({_COLUMNS}, settlement_pass, run_id)
-    SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date), 0, {", ".join(AMOUNTS)},
-        CAST(:pass AS integer), CAST(:run_id AS text)
-    FROM recomputed
-    ORDER BY organization_id, currency
-""")
+_POST_FIRST = sql(__file__, "post_first", recomputed=recomputed(), columns=_COLUMNS, join_amounts=", ".join(AMOUNTS))
 
 # Until statistics know of a month, the planner would find what is posted by reading all of the month through its BRIN
 # index, once a chunk, where the key's index has the chunk's entries side by side.
-_WITHOUT_BITMAPS = text("SET LOCAL enable_bitmapscan = off")
+_WITHOUT_BITMAPS = "SET LOCAL enable_bitmapscan = off"
 
 
-def _post_difference(members: str) -> TextClause:
-    return text(f"""
+def _post_difference(members: str) -> str:
+    return f"""
         WITH {difference(members)}, inserted AS (
             INSERT INTO ledger_entry ({_COLUMNS}, reason, settlement_pass, run_id)
-            SELECT organization_id, CAST(:month AS date), currency, CAST(:origin AS date),
+            SELECT organization_id, %(month)s::date, currency, %(origin)s::date,
                 coalesce(last_sequence + 1, 0), {", ".join(AMOUNTS)},
-                CASE WHEN is_new AND CAST(:month AS date) = CAST(:origin AS date) THEN NULL
+                CASE WHEN is_new AND %(month)s::date = %(origin)s::date THEN NULL
                     ELSE 'recomputed minus posted' END,
-                CAST(:pass AS integer), CAST(:run_id AS text)
+                %(pass)s::integer, %(run_id)s::text
             FROM difference
-            WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
+            WHERE differs OR (is_new AND %(month)s::date = %(origin)s::date)
             ORDER BY organization_id, currency
             ON CONFLICT ON CONSTRAINT ledger_entry_pkey DO NOTHING
             RETURNING reason IS NULL AS is_new
@@ -144,7 +136,7 @@ def _post_difference(members: str) -> TextClause:
         SELECT (SELECT count(*) FROM inserted WHERE is_new) AS rows_new,
             (SELECT count(*) FROM inserted WHERE NOT is_new) AS rows_adjusted,
             (SELECT count(*) FROM posted) AS rows_existing
-    """)
+    """
 
 
 _POST_DIFFERENCE = _post_difference(IN_RANGE)
@@ -237,7 +229,7 @@ def post_chunk(
     parameters = chunk_parameters(settlement.month, chunk, windows, settlement.cutoff)
     parameters |= settlement.key | {"run_id": run_id}
     if first and chunk.origin == settlement.month:
-        return Posted(rows_new=connection.execute(_POST_FIRST, parameters).rowcount)
-    connection.execute(_WITHOUT_BITMAPS)
+        return Posted(rows_new=connection.exec_driver_sql(_POST_FIRST, parameters).rowcount)
+    connection.exec_driver_sql(_WITHOUT_BITMAPS)
     statement = _POST_DIFFERENCE if chunk.organizations is None else _POST_DIFFERENCE_OF_LISTED
-    return Posted(*connection.execute(statement, parameters).one())
+    return Posted(*connection.exec_driver_sql(statement, parameters).one())

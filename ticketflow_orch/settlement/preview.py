@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import is_data_fault
 from ticketflow_orch.db.errors import in_words
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.csv_files import Writer, exact
 from ticketflow_orch.formatting.output_files import ordinary_file
 from ticketflow_orch.months import Month, Window
@@ -114,17 +115,17 @@ def dry_run(
     a whole or not at all.
 
     Raises:
-        InputError: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
+        InvalidInput: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
     """
     if month < first_month:
-        raise InputError(
+        raise InvalidInput(
             f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
             "lets it be settled, unless a month is closed."
         )
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:
         require_over(connection, month, now)
-        at = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+        at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         why_nothing = why_nothing_is_posted(connection, month)
         if why_nothing is None:
             comparison = _Comparison(connection, month, counted)
@@ -181,7 +182,7 @@ class _Comparison:
         own = None if is_first else self.month
         others = {month: windows[month] for month in (*watched, *([] if own is None else [own]))}
         unread = Unread.of(self.connection, others, LARGEST_ID, own=own)
-        for row in self.connection.execute(_CHANGED_CHUNKS, unread.parameters() | {"size": size}).all():
+        for row in self.connection.exec_driver_sql(_CHANGED_CHUNKS, unread.parameters() | {"size": size}).all():
             origin = Month.of_day(row.origin_month)
             yield Chunk(origin, row.low_id, row.high_id, tuple(row.organizations)), windows[origin]
         for low, high in cut(self.connection, size) if is_first else ():
@@ -193,7 +194,7 @@ class _Comparison:
         statement = _WOULD_POST if chunk.organizations is None else _WOULD_POST_FOR_LISTED
         try:
             with self.connection.begin_nested():
-                rows = self.connection.execute(statement, parameters).all()
+                rows = self.connection.exec_driver_sql(statement, parameters).all()
         except DBAPIError as error:
             if not is_data_fault(error):
                 raise
@@ -207,7 +208,7 @@ class _Comparison:
             )
 
     def _halves(self, chunk: Chunk, windows: dict[str, Window], error: str) -> Iterator[WouldPost]:
-        found = self.connection.execute(_ORGANIZATIONS, {"low": chunk.low_id, "high": chunk.last_id}).all()
+        found = self.connection.exec_driver_sql(_ORGANIZATIONS, {"low": chunk.low_id, "high": chunk.last_id}).all()
         if chunk.organizations is not None:
             found = [row for row in found if row.id in chunk.organizations]
         if len(found) == 1:
@@ -242,7 +243,7 @@ def _csv_file(path: Path | None) -> Iterator[Callable[[Month, WouldPost], None]]
             yield lambda month, entry: writer.writerow(_cells(month, entry))
         draft.replace(place)
     except OSError as error:
-        raise InputError(f"The file {path} cannot be written ({error.strerror}); name another one.") from error
+        raise InvalidInput(f"The file {path} cannot be written ({error.strerror}); name another one.") from error
     finally:
         draft.unlink(missing_ok=True)
 
@@ -257,30 +258,30 @@ def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
     return entry.external_ref, str(month), str(entry.origin), kind, entry.currency, *written
 
 
-_CHANGED_CHUNKS = text(f"{CHANGED_CHUNKS} SELECT * FROM changed_chunk ORDER BY origin_month, low_id")
+_CHANGED_CHUNKS = sql(__file__, "changed_chunks", changed_chunks=CHANGED_CHUNKS)
 
 
-def _would_post(members: str) -> TextClause:
-    return text(f"""
+def _would_post(members: str) -> str:
+    return f"""
         WITH {difference(members)}
         SELECT external_ref, difference.*, exponent, (
                 SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
                 WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                    AND entry.month = ANY (CAST(:posting_months AS date[]))
-                    AND entry.origin_month = CAST(:origin AS date)
+                    AND entry.month = ANY (%(posting_months)s::date[])
+                    AND entry.origin_month = %(origin)s::date
             ) AS posted
         FROM difference
         JOIN organization ON organization.id = organization_id
         JOIN currency ON code = difference.currency
-        WHERE differs OR (is_new AND CAST(:month AS date) = CAST(:origin AS date))
+        WHERE differs OR (is_new AND %(month)s::date = %(origin)s::date)
         ORDER BY organization_id, difference.currency
-    """)
+    """
 
 
 _WOULD_POST = _would_post(IN_RANGE)
 _WOULD_POST_FOR_LISTED = _would_post(IN_LIST)
 
-_ORGANIZATIONS = text("""
+_ORGANIZATIONS = """
     SELECT id, external_ref FROM organization
-    WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:high AS bigint) ORDER BY id
-""")
+    WHERE id BETWEEN %(low)s::bigint AND %(high)s::bigint ORDER BY id
+"""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import Pass, Posted
 
@@ -66,12 +67,12 @@ class MonthStatus:
 
 def posted_by_pass(connection: Connection, settlement: Pass) -> Posted:
     """What the pass did so far, over all its chunks."""
-    row = connection.execute(
-        text("""
+    row = connection.exec_driver_sql(
+        """
             SELECT coalesce(sum(rows_new), 0) AS rows_new, coalesce(sum(rows_adjusted), 0) AS rows_adjusted,
                 coalesce(sum(rows_existing), 0) AS rows_existing
-            FROM settlement_chunk WHERE month = :month AND pass = :pass
-        """),
+            FROM settlement_chunk WHERE month = %(month)s AND pass = %(pass)s
+        """,
         settlement.key,
     ).one()
     return Posted(int(row.rows_new), int(row.rows_adjusted), int(row.rows_existing))
@@ -79,28 +80,28 @@ def posted_by_pass(connection: Connection, settlement: Pass) -> Posted:
 
 def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrganization, ...]:
     """The organizations that could not be settled in the months that the pass was about, closed ones included."""
-    parked = text("""
+    parked = """
         SELECT external_ref, parked.month, error AS why, since
         FROM settlement_pass
         JOIN parked_organization AS parked ON parked.month = settlement_pass.month
             OR parked.month <= closed_through
         JOIN organization ON organization.id = organization_id
-        WHERE settlement_pass.month = :month AND pass = :pass AND error IS NOT NULL AND resolved_at IS NULL
+        WHERE settlement_pass.month = %(month)s AND pass = %(pass)s AND error IS NOT NULL AND resolved_at IS NULL
         ORDER BY organization_id, parked.month
-    """)
-    rows = connection.execute(parked, settlement.key)
+    """
+    rows = connection.exec_driver_sql(parked, settlement.key)
     return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
 
 
 def parked_organizations(connection: Connection, limit: int = 100) -> tuple[ParkedOrganization, ...]:
     """The organizations that are parked in a month that is not closed, the first `limit` by month and reference."""
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             SELECT external_ref, month, coalesce(error, reason) AS why, since
             FROM parked_organization JOIN organization ON organization.id = organization_id
             WHERE resolved_at IS NULL
-            ORDER BY month, external_ref LIMIT :limit
-        """),
+            ORDER BY month, external_ref LIMIT %(limit)s
+        """,
         {"limit": limit},
     )
     return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
@@ -108,12 +109,12 @@ def parked_organizations(connection: Connection, limit: int = 100) -> tuple[Park
 
 def month_totals(connection: Connection, first: Month, last: Month) -> tuple[MonthTotal, ...]:
     """The totals of the months from `first` to `last`, by month and currency, as their last passes left them."""
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             SELECT total.*, exponent FROM settlement_total AS total JOIN currency ON code = total.currency
-            WHERE month BETWEEN :first AND :last
+            WHERE month BETWEEN %(first)s AND %(last)s
             ORDER BY month, currency
-        """),
+        """,
         {"first": first.first_day, "last": last.first_day},
     )
     return tuple(
@@ -130,20 +131,20 @@ def top_organizations(
     connection: Connection, first: Month, last: Month, limit: int = 10
 ) -> tuple[TopOrganization, ...]:
     """Per currency the `limit` organizations with the largest net over what was posted from `first` to `last`."""
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             WITH ranked AS (
                 SELECT organization_id, currency, sum(captures) AS captures, sum(refunds) AS refunds,
                     sum(commission) AS commission, sum(net) AS net,
                     row_number() OVER (PARTITION BY currency ORDER BY sum(net) DESC, organization_id) AS place
-                FROM ledger_entry WHERE month BETWEEN :first AND :last
+                FROM ledger_entry WHERE month BETWEEN %(first)s AND %(last)s
                 GROUP BY organization_id, currency
             )
             SELECT external_ref, name, ranked.*, exponent
             FROM ranked JOIN organization ON organization.id = organization_id JOIN currency ON code = ranked.currency
-            WHERE place <= :limit
+            WHERE place <= %(limit)s
             ORDER BY ranked.currency, place
-        """),
+        """,
         {"first": first.first_day, "last": last.first_day, "limit": limit},
     )
     return tuple(
@@ -157,7 +158,7 @@ def top_organizations(
 
 def late_organizations(connection: Connection) -> dict[Month, int]:
     """For each settled or closed month, how many organizations have movements that no pass has read."""
-    rows = connection.execute(_LATE_ORGANIZATIONS, unread_bounds(connection))
+    rows = connection.exec_driver_sql(_LATE_ORGANIZATIONS, unread_bounds(connection))
     return {Month.of_day(row.month): row.organizations for row in rows}
 
 
@@ -166,20 +167,20 @@ def unread_bounds(connection: Connection) -> dict[str, object]:
 
     Asked first, so that they are values to the planner, which then takes the index on the order of recording.
     """
-    return dict(connection.execute(_UNREAD_BOUNDS).one()._mapping)
+    return dict(connection.exec_driver_sql(_UNREAD_BOUNDS).one()._mapping)
 
 
 def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
     """Every month that a settlement has touched, in order."""
-    rows = connection.execute(
-        text("""
+    rows = connection.exec_driver_sql(
+        """
             SELECT period.month, period.state, settled_at, count(pass) AS passes,
                 max(cutoff_at) FILTER (WHERE settlement_pass.state = 'DONE') AS cutoff,
                 (SELECT count(*) FROM parked_organization WHERE month = period.month AND resolved_at IS NULL) AS parked
             FROM settlement_period AS period LEFT JOIN settlement_pass USING (month)
             GROUP BY period.month
             ORDER BY period.month
-        """)
+        """
     )
     return tuple(
         MonthStatus(Month.of_day(row.month), row.state, row.passes, row.cutoff, row.settled_at, row.parked)
@@ -187,12 +188,12 @@ def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
     )
 
 
-_UNREAD_BOUNDS = text("""
+_UNREAD_BOUNDS = """
     SELECT (SELECT min(read_to) FROM settlement_period) AS least, (
         SELECT max(ends_at) FROM settlement_window
         WHERE month = (SELECT max(month) FROM settlement_period WHERE read_to IS NOT NULL)
     ) AS latest
-""")
+"""
 
 # The movements about settled and closed months that no pass has read, with their month.
 UNREAD = """
@@ -202,12 +203,9 @@ UNREAD = """
         JOIN organization ON organization.id = organization_id
         JOIN settlement_window USING (timezone)
         JOIN settlement_period AS period ON period.month = settlement_window.month
-        WHERE money_movement.id >= CAST(:least AS bigint) AND occurred_at < CAST(:latest AS timestamptz)
+        WHERE money_movement.id >= %(least)s::bigint AND occurred_at < %(latest)s::timestamptz
             AND money_movement.id >= read_to
             AND occurred_at >= settlement_window.starts_at AND occurred_at < settlement_window.ends_at
     )"""
 
-_LATE_ORGANIZATIONS = text(f"""
-    WITH {UNREAD}
-    SELECT month, count(DISTINCT organization_id) AS organizations FROM unread GROUP BY month
-""")
+_LATE_ORGANIZATIONS = sql(__file__, "late_organizations", unread=UNREAD)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import is_data_fault, sqlstate, transaction
@@ -100,7 +100,7 @@ class Drain:
                 posted = post_chunk(
                     connection, self.settlement, chunk, self.windows[chunk.origin], self.run_id, first=first
                 )
-                connection.execute(
+                connection.exec_driver_sql(
                     _CHUNK_DONE,
                     _chunk_key(self.settlement, chunk)
                     | {"new": posted.rows_new, "existing": posted.rows_existing, "adjusted": posted.rows_adjusted}
@@ -120,44 +120,44 @@ class Drain:
         """Replace a chunk that failed on data by its two halves, or park the one organization that is left."""
         key = _chunk_key(self.settlement, chunk)
         with transaction(self.engine) as connection:
-            due = connection.execute(
-                text("""
+            due = connection.exec_driver_sql(
+                """
                     SELECT 1 FROM settlement_chunk
-                    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
-                        AND high_id IS NOT DISTINCT FROM CAST(:high AS bigint) AND state = 'PLANNED'
+                    WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
+                        AND high_id IS NOT DISTINCT FROM %(high)s::bigint AND state = 'PLANNED'
                     FOR UPDATE
-                """),
+                """,
                 key,
             ).one_or_none()
             if due is None:
                 return
             if chunk.organizations is None:
-                middle = connection.execute(_SECOND_HALF, key | {"last": chunk.last_id}).scalar_one_or_none()
+                middle = connection.exec_driver_sql(_SECOND_HALF, key | {"last": chunk.last_id}).scalar_one_or_none()
             else:
                 half = len(chunk.organizations) // 2
                 middle = chunk.organizations[half] if half else None
             if middle is not None:
-                connection.execute(_SPLIT, key | {"middle": middle})
+                connection.exec_driver_sql(_SPLIT, key | {"middle": middle})
                 return
             self._park(connection, chunk, error)
 
     def _park(self, connection: Connection, chunk: Chunk, error: str) -> None:
         key = _chunk_key(self.settlement, chunk)
-        parked = connection.execute(
-            text("""
+        parked = connection.exec_driver_sql(
+            """
                 SELECT count(*) FROM settlement_chunk
-                WHERE (month, pass) = (:month, :pass) AND state = 'FAILED'
-            """),
+                WHERE (month, pass) = (%(month)s, %(pass)s) AND state = 'FAILED'
+            """,
             self.settlement.key,
         ).scalar_one()
         if parked >= self.parked_limit:
-            name = connection.execute(_NAME, key).scalar_one()
+            name = connection.exec_driver_sql(_NAME, key).scalar_one()
             raise ParkedLimitError(
                 f"{parked} organizations are parked in {self.settlement.month} and {name} fails too ({error}); "
                 "correct the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
             )
-        connection.execute(_PARK, key | {"error": error})
-        connection.execute(_CHUNK_FAILED, key | {"error": error, "worker": worker_name()})
+        connection.exec_driver_sql(_PARK, key | {"error": error})
+        connection.exec_driver_sql(_CHUNK_FAILED, key | {"error": error, "worker": worker_name()})
 
 
 def worker_name() -> str:
@@ -166,14 +166,14 @@ def worker_name() -> str:
 
 
 def _take_chunk(connection: Connection, settlement: Pass) -> Chunk | None:
-    row = connection.execute(
-        text("""
+    row = connection.exec_driver_sql(
+        """
             SELECT origin_month, low_id, high_id, organizations FROM settlement_chunk
-            WHERE month = :month AND pass = :pass AND state = 'PLANNED'
+            WHERE month = %(month)s AND pass = %(pass)s AND state = 'PLANNED'
             ORDER BY origin_month, low_id
             LIMIT 1
             FOR UPDATE SKIP LOCKED
-        """),
+        """,
         settlement.key,
     ).one_or_none()
     if row is None:
@@ -186,47 +186,48 @@ def _chunk_key(settlement: Pass, chunk: Chunk) -> dict[str, object]:
     return settlement.key | {"origin": chunk.origin.first_day, "low": chunk.low_id, "high": chunk.high_id}
 
 
-_CHUNK_DONE = text("""
-    UPDATE settlement_chunk SET state = 'DONE', rows_new = :new, rows_existing = :existing, rows_adjusted = :adjusted,
-        worker = :worker, finished_at = clock_timestamp()
-    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
-""")
+_CHUNK_DONE = """
+    UPDATE settlement_chunk SET state = 'DONE', rows_new = %(new)s, rows_existing = %(existing)s,
+        rows_adjusted = %(adjusted)s, worker = %(worker)s, finished_at = clock_timestamp()
+    WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
+"""
 
-_CHUNK_FAILED = text("""
-    UPDATE settlement_chunk SET state = 'FAILED', error = :error, worker = :worker, finished_at = clock_timestamp()
-    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
-""")
+_CHUNK_FAILED = """
+    UPDATE settlement_chunk SET state = 'FAILED', error = %(error)s, worker = %(worker)s,
+        finished_at = clock_timestamp()
+    WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
+"""
 
 # The first organization of the second half; none when only one is left.
-_SECOND_HALF = text("""
+_SECOND_HALF = """
     WITH range AS (
         SELECT count(*) AS organizations FROM organization
-        WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:last AS bigint)
+        WHERE id BETWEEN %(low)s::bigint AND %(last)s::bigint
     )
     SELECT id FROM organization
-    WHERE id BETWEEN CAST(:low AS bigint) AND CAST(:last AS bigint) AND (SELECT organizations FROM range) > 1
+    WHERE id BETWEEN %(low)s::bigint AND %(last)s::bigint AND (SELECT organizations FROM range) > 1
     ORDER BY id OFFSET (SELECT organizations / 2 FROM range) LIMIT 1
-""")
+"""
 
 # The insertion reads the row as it was before: both queries see one snapshot.
-_SPLIT = text("""
+_SPLIT = """
     WITH first_half AS (
-        UPDATE settlement_chunk SET high_id = CAST(:middle AS bigint) - 1, organizations = (
-            SELECT array_agg(id ORDER BY id) FROM unnest(organizations) AS id WHERE id < CAST(:middle AS bigint))
-        WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
+        UPDATE settlement_chunk SET high_id = %(middle)s::bigint - 1, organizations = (
+            SELECT array_agg(id ORDER BY id) FROM unnest(organizations) AS id WHERE id < %(middle)s::bigint)
+        WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
     )
     INSERT INTO settlement_chunk (month, pass, origin_month, low_id, high_id, organizations)
-    SELECT month, pass, origin_month, CAST(:middle AS bigint), high_id, (
-            SELECT array_agg(id ORDER BY id) FROM unnest(organizations) AS id WHERE id >= CAST(:middle AS bigint))
+    SELECT month, pass, origin_month, %(middle)s::bigint, high_id, (
+            SELECT array_agg(id ORDER BY id) FROM unnest(organizations) AS id WHERE id >= %(middle)s::bigint)
     FROM settlement_chunk
-    WHERE (month, pass, origin_month, low_id) = (:month, :pass, :origin, :low)
-""")
+    WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
+"""
 
-_NAME = text("SELECT external_ref FROM organization WHERE id >= :low ORDER BY id LIMIT 1")
+_NAME = "SELECT external_ref FROM organization WHERE id >= %(low)s ORDER BY id LIMIT 1"
 
-_PARK = text("""
+_PARK = """
     INSERT INTO parked_organization (organization_id, month, error)
-    SELECT min(id), CAST(:origin AS date), :error FROM organization WHERE id >= :low
+    SELECT min(id), %(origin)s::date, %(error)s FROM organization WHERE id >= %(low)s
     ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
         DO UPDATE SET error = excluded.error
-""")
+"""

@@ -15,11 +15,11 @@ from datetime import datetime
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, named
@@ -60,7 +60,7 @@ class StatementOptions:
         """The options that `settings` make.
 
         Raises:
-            InputError: the place of statements cannot be written to.
+            InvalidInput: the place of statements cannot be written to.
         """
         return cls(statements_place(settings), settings.mail_locale, settings.mail_from)
 
@@ -89,7 +89,7 @@ def statements_place(settings: Settings) -> Place:
     """Where `settings` want statements to be put.
 
     Raises:
-        InputError: nothing that is installed can write there.
+        InvalidInput: nothing that is installed can write there.
     """
     return Place.at(settings.statements_place or settings.home / "statements")
 
@@ -109,7 +109,7 @@ def state_month(
     the events; `progress` is told how many statements are written.
 
     Raises:
-        InputError: the month is not closed; nothing is written.
+        InvalidInput: the month is not closed; nothing is written.
         StatementsLeftOutError: statements could not be made, or not mailed; all others are written and mailed.
     """
     from ticketflow_orch.statements.writing import CSV, PARQUET, write_month
@@ -127,7 +127,7 @@ def state_month(
     bad = [one.row(month) for one in (*written.left_out, *mails.left_out)]
     with transaction(engine) as connection:
         if not bad:
-            connection.execute(_STATED, {"month": month.first_day})
+            connection.exec_driver_sql(_STATED, {"month": month.first_day})
         for row in bad[:NAMED]:
             bad_rows.note(connection, _JOB, row, now)
         bad_rows.end_others(connection, _JOB, bad, scope=f"{month} ")
@@ -157,7 +157,7 @@ def write_statement(
     """Write the statements of one organization again, or that of one `currency`; returns where they are.
 
     Raises:
-        InputError: there is no such organization, its month is not closed, or it has no statement for it.
+        InvalidInput: there is no such organization, its month is not closed, or it has no statement for it.
         StatementsLeftOutError: a statement cannot be made; the others are written.
     """
     from ticketflow_orch.statements.drafts import drafts, page_of
@@ -186,7 +186,7 @@ def write_statement(
     if left_out:
         raise StatementsLeftOutError(named([one.row(month) for one in left_out]))
     if not written:
-        raise InputError(
+        raise InvalidInput(
             f"{external_ref} has no statement of {month}{f' in {currency}' if currency else ''}; "
             "there is one for each currency in which it was active, sold or carried an amount and was not parked."
         )
@@ -197,15 +197,15 @@ def _organization(engine: Engine, external_ref: str, month: Month) -> int:
     """The id of the organization whose statements of `month` are wanted.
 
     Raises:
-        InputError: there is no such organization, or its month is not closed.
+        InvalidInput: there is no such organization, or its month is not closed.
     """
     with engine.connect() as connection:
         _require_closed(connection, month)
-        found: int | None = connection.execute(
-            text("SELECT id FROM organization WHERE external_ref = :ref"), {"ref": external_ref}
+        found: int | None = connection.exec_driver_sql(
+            "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
         ).scalar_one_or_none()
     if found is None:
-        raise InputError(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
     return found
 
 
@@ -214,11 +214,11 @@ def _require_closed(connection: Connection, month: Month) -> None:
     if state != "CLOSED":
         why_not = before_the_books(connection, month)
         if why_not is not None:
-            raise InputError(why_not)
-        raise InputError(f"{month} is {state}, and statements are of closed months; close its books first.")
+            raise InvalidInput(why_not)
+        raise InvalidInput(f"{month} is {state}, and statements are of closed months; close its books first.")
 
 
-_STATED = text("""
+_STATED = """
     UPDATE settlement_period SET stated_at = clock_timestamp()
-    WHERE month = :month AND state = 'CLOSED' AND stated_at IS NULL
-""")
+    WHERE month = %(month)s AND state = 'CLOSED' AND stated_at IS NULL
+"""

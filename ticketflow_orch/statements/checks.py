@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding
 from ticketflow_orch.statements.storage import Place
@@ -17,14 +18,14 @@ _EVERYBODY = "all"
 
 def stated_months(connection: Connection) -> tuple[Month, ...]:
     """The closed months whose statements have been written, in order."""
-    days = connection.execute(text("SELECT month FROM settlement_period WHERE stated_at IS NOT NULL ORDER BY month"))
+    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE stated_at IS NOT NULL ORDER BY month")
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
 def months_to_state(connection: Connection) -> tuple[Month, ...]:
     """The closed months whose statements have not been written yet, in order."""
-    days = connection.execute(
-        text("SELECT month FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month")
+    days = connection.exec_driver_sql(
+        "SELECT month FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month"
     )
     return tuple(Month.of_day(day) for day in days.scalars())
 
@@ -54,7 +55,9 @@ def statements_left_out(connection: Connection, month: Month, place: Place) -> F
             ahead = next(stated, None)
         except ValueError as error:
             return _unusable(month, place, f"cannot be read ({error})")
-        for row in connection.execute(_BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}):
+        for row in connection.exec_driver_sql(
+            _BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}
+        ):
             if ahead == (row.external_ref, row.currency):
                 ahead = next(stated, None)
                 continue
@@ -79,7 +82,7 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
         return _unusable(month, place, f"cannot be read ({error})")
     breaches = []
     nothing = dict.fromkeys(_AMOUNTS, Decimal(0))
-    for row in connection.execute(_BOOKS, {"month": month.first_day, "previous": month.previous().first_day}):
+    for row in connection.exec_driver_sql(_BOOKS, {"month": month.first_day, "previous": month.previous().first_day}):
         written = stated.pop(row.currency, nothing)
         balances = {name: Decimal(getattr(row, name)).scaleb(-row.exponent) for name in _AMOUNTS}
         ledger = Decimal(row.posted).scaleb(-row.exponent)
@@ -103,34 +106,11 @@ def _unusable(month: Month, place: Place, how: str) -> Finding:
     return Finding(month, 1, (Breach(_EVERYBODY, "", what),))
 
 
-# A balance takes in what was posted since the one before. Most have one in the month before; what was posted in the
-# month itself is added up for all at once, and only for the others their earlier months are looked up.
-_BOOKS = text("""
-    WITH balance AS MATERIALIZED (
-        SELECT organization_id, currency, CAST(previous_month AS date) AS previous_month, net, due, payable, closing
-        FROM organization_balance WHERE month = CAST(:month AS date)
-    ), entry AS (
-        SELECT balance.currency, ledger_entry.net
-        FROM ledger_entry JOIN balance USING (organization_id, currency)
-        WHERE month = CAST(:month AS date)
-        UNION ALL
-        SELECT balance.currency, ledger_entry.net
-        FROM balance JOIN ledger_entry USING (organization_id, currency)
-        WHERE previous_month IS DISTINCT FROM CAST(:previous AS date) AND month < CAST(:month AS date)
-            AND (previous_month IS NULL OR month > previous_month)
-    ), posted AS (
-        SELECT currency, sum(net) AS posted FROM entry GROUP BY currency
-    )
-    SELECT balance.currency, exponent, coalesce(posted, 0) AS posted, sum(net) AS net, sum(due) AS due,
-        sum(payable) AS payable, sum(closing) AS closing
-    FROM balance JOIN currency ON code = balance.currency LEFT JOIN posted ON posted.currency = balance.currency
-    GROUP BY balance.currency, exponent, posted
-    ORDER BY balance.currency
-""")
+_BOOKS = sql(__file__, "books")
 
-_BALANCES = text("""
+_BALANCES = """
     SELECT external_ref, balance.currency
     FROM organization_balance AS balance JOIN organization ON organization.id = organization_id
-    WHERE month = CAST(:month AS date)
+    WHERE month = %(month)s::date
     ORDER BY organization_id, balance.currency
-""")
+"""

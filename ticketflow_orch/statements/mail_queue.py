@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.batches import InKeyOrder
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.events import appending, derived_event_id
@@ -55,7 +56,7 @@ def queue_mails(
             "without": [organization for organization, _ in here],
             "in_currency": [currency for _, currency in here],
         }
-        return organizations[-1], connection.execute(_QUEUE, parameters | values).rowcount
+        return organizations[-1], connection.exec_driver_sql(_QUEUE, parameters | values).rowcount
 
     def leave_out(connection: Connection, after: int, error: Exception) -> int:
         refused.append(organization_left_out(connection, month, after, error))
@@ -65,37 +66,23 @@ def queue_mails(
     return MailsQueued(queued, tuple(refused))
 
 
-_KEY = "'StatementReady:' || external_ref || ':' || {}.currency || ':' || CAST(:key AS text)"
+_KEY = "'StatementReady:' || external_ref || ':' || {}.currency || ':' || %(key)s::text"
 
 _QUEUE_EVENTS = appending(
     "StatementReady",
     "mailed JOIN organization ON organization.id = organization_id ORDER BY organization_id, mailed.currency",
     aggregate_type="statement",
-    aggregate_id="external_ref || ':' || mailed.currency || ':' || CAST(:key AS text)",
+    aggregate_id="external_ref || ':' || mailed.currency || ':' || %(key)s::text",
     payload="""jsonb_build_object('organization', external_ref, 'currency', mailed.currency,
-        'month', CAST(:key AS text))""",
+        'month', %(key)s::text)""",
     dedupe_key=_KEY.format("mailed"),
-    occurred_at="CAST(:now AS timestamptz)",
+    occurred_at="%(now)s::timestamptz",
     event_id="outbox_event_id",
 )
 
-_QUEUE = text(f"""
-    WITH mailed AS (
-        INSERT INTO statement_mail (organization_id, currency, month, outbox_event_id)
-        SELECT organization_id, balance.currency, balance.month,
-            {derived_event_id(_KEY.format("balance"))}
-        FROM organization_balance AS balance
-        JOIN organization ON organization.id = organization_id AND contact_email <> ''
-        JOIN settlement_window ON settlement_window.month = balance.month
-            AND settlement_window.timezone = organization.timezone
-        WHERE balance.month = CAST(:month AS date) AND organization_id = ANY (CAST(:organizations AS bigint[]))
-            AND ends_at >= CAST(:mail_from AS timestamptz)
-            AND NOT EXISTS (
-                SELECT FROM unnest(CAST(:without AS bigint[]), CAST(:in_currency AS text[])) AS left_out (id, currency)
-                WHERE left_out.id = organization_id AND left_out.currency IN ('', balance.currency))
-        ORDER BY organization_id, balance.currency
-        ON CONFLICT (organization_id, currency, month) DO NOTHING
-        RETURNING organization_id, currency, outbox_event_id
-    )
-    {_QUEUE_EVENTS}
-""")
+_QUEUE = sql(
+    __file__,
+    "queue",
+    derived_event_id_key_format_balance=derived_event_id(_KEY.format("balance")),
+    queue_events=_QUEUE_EVENTS,
+)

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Generator, Iterator, Sequence
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.statements.model import Amounts, LeftOut, Line, Movement, Origin, Party, ReturnedPayout, Statement
@@ -22,16 +23,16 @@ _POSTED = AMOUNTS[:-1]
 
 def next_organizations(connection: Connection, month: Month, after: int, size: int) -> list[int]:
     """The ids of the next `size` organizations after `after` that have a balance in `month`, in order."""
-    connection.execute(_BY_KEY)
-    found = connection.execute(_NEXT, {"month": month.first_day, "after": after, "size": size})
+    connection.exec_driver_sql(_BY_KEY)
+    found = connection.exec_driver_sql(_NEXT, {"month": month.first_day, "after": after, "size": size})
     return list(found.scalars())
 
 
 def organization_left_out(connection: Connection, month: Month, after: int, error: Exception) -> LeftOut:
     """The first organization after `after` that has a balance in `month`, left out as a whole for what `error` says."""
     [organization] = next_organizations(connection, month, after, 1)
-    name = connection.execute(
-        text("SELECT external_ref FROM organization WHERE id = :id"), {"id": organization}
+    name = connection.exec_driver_sql(
+        "SELECT external_ref FROM organization WHERE id = %(id)s", {"id": organization}
     ).scalar_one()
     return LeftOut.altogether(error, organization, name, month)
 
@@ -41,21 +42,21 @@ def read_statements(connection: Connection, month: Month, organizations: Sequenc
 
     As many queries for a thousand organizations as for one.
     """
-    connection.execute(_BY_KEY)
+    connection.exec_driver_sql(_BY_KEY)
     parameters = {"month": month.first_day, "organizations": list(organizations)}
     origins: dict[Key, list[Origin]] = defaultdict(list)
-    for row in connection.execute(_ORIGINS, parameters):
+    for row in connection.exec_driver_sql(_ORIGINS, parameters):
         origin = Month.of_day(row.origin_month)
         origins[_key(row)].append(Origin(origin, row.starts_at or origin.window(row.timezone).starts_at, _amounts(row)))
     lines: dict[Key, list[Line]] = defaultdict(list)
-    for row in connection.execute(_LINES, parameters):
+    for row in connection.exec_driver_sql(_LINES, parameters):
         rates = (row.commission_rate_bps, row.commission_tax_bps)
         lines[_key(row)].append(Line(Month.of_day(row.origin_month), *rates, _amounts(row)))
     returns: dict[Key, list[ReturnedPayout]] = defaultdict(list)
-    for row in connection.execute(_RETURNS, parameters):
+    for row in connection.exec_driver_sql(_RETURNS, parameters):
         returns[_key(row)].append(ReturnedPayout(Month.of_day(row.month), row.amount, row.reason or ""))
     statements = []
-    for row in connection.execute(_BALANCES, parameters):
+    for row in connection.exec_driver_sql(_BALANCES, parameters):
         key = _key(row)
         window = month.window(row.timezone)
         statement = Statement(
@@ -85,7 +86,9 @@ def read_movements(
 ) -> Generator[tuple[Key, Movement], None, None]:
     """The movements behind these organizations' statements, in their order and then by time, never all in memory."""
     parameters = {"month": month.first_day, "organizations": list(organizations)}
-    with connection.execute(_MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH}) as rows:
+    with connection.exec_driver_sql(
+        _MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH}
+    ) as rows:
         for row in rows:
             yield _key(row), Movement(*row[2:])
 
@@ -117,27 +120,15 @@ def _amounts(row: Row[tuple[object, ...]]) -> Amounts:
 
 
 # As in posting: through the BRIN index of a month all of it would be read once a chunk.
-_BY_KEY = text("SET LOCAL enable_bitmapscan = off")
+_BY_KEY = "SET LOCAL enable_bitmapscan = off"
 
-_NEXT = text("""
+_NEXT = """
     SELECT organization_id FROM organization_balance
-    WHERE month = CAST(:month AS date) AND organization_id > CAST(:after AS bigint)
-    GROUP BY organization_id ORDER BY organization_id LIMIT CAST(:size AS bigint)
-""")
+    WHERE month = %(month)s::date AND organization_id > %(after)s::bigint
+    GROUP BY organization_id ORDER BY organization_id LIMIT %(size)s::bigint
+"""
 
-_BALANCES = text("""
-    SELECT balance.*, exponent, external_ref, name, organization.timezone, locale, contact_email, starts_at, ends_at, (
-            SELECT max(before.month) FROM organization_balance AS before
-            WHERE before.organization_id = balance.organization_id AND before.month < CAST(:month AS date)
-        ) AS last_stated
-    FROM organization_balance AS balance
-    JOIN organization ON organization.id = organization_id
-    JOIN currency ON code = balance.currency
-    LEFT JOIN settlement_window AS month_window
-        ON month_window.month = balance.month AND month_window.timezone = organization.timezone
-    WHERE balance.month = CAST(:month AS date) AND organization_id = ANY (CAST(:organizations AS bigint[]))
-    ORDER BY organization_id, balance.currency
-""")
+_BALANCES = sql(__file__, "balances")
 
 # What was posted since the balance before, by the month that it is about.
 _COVERED = f"""
@@ -145,24 +136,17 @@ _COVERED = f"""
         SELECT balance.organization_id, balance.currency, previous_month, origin_month,
             {", ".join(f"sum({name}) AS {name}" for name in _POSTED)}
         FROM organization_balance AS balance
-        JOIN settlement_period AS period ON period.month <= CAST(:month AS date)
-            AND period.month > coalesce(CAST(previous_month AS date), CAST('-infinity' AS date))
+        JOIN settlement_period AS period ON period.month <= %(month)s::date
+            AND period.month > coalesce(previous_month::date, CAST('-infinity' AS date))
         JOIN ledger_entry AS entry ON entry.month = period.month AND entry.organization_id = balance.organization_id
             AND entry.currency = balance.currency
-        WHERE balance.month = CAST(:month AS date)
-            AND balance.organization_id = ANY (CAST(:organizations AS bigint[]))
+        WHERE balance.month = %(month)s::date
+            AND balance.organization_id = ANY (%(organizations)s::bigint[])
         GROUP BY balance.organization_id, balance.currency, previous_month, origin_month
     )
 """
 
-_ORIGINS = text(f"""
-    WITH {_COVERED}
-    SELECT covered.*, organization.timezone, starts_at
-    FROM covered
-    JOIN organization ON organization.id = organization_id
-    LEFT JOIN settlement_window ON month = origin_month AND settlement_window.timezone = organization.timezone
-    ORDER BY organization_id, covered.currency, origin_month
-""")
+_ORIGINS = sql(__file__, "origins", covered=_COVERED)
 
 # `posted_to`: what was recorded before it was posted by the end of this month; `posted_from`: by the balance before.
 # They are the cutoffs of the last passes that did the organization's chunk, whatever became of the passes; of a pass
@@ -173,11 +157,11 @@ _SPANS = f"""
         SELECT balance.organization_id, balance.currency, previous_month, chunk.origin_month
         FROM organization_balance AS balance
         JOIN settlement_chunk AS chunk ON chunk.origin_month < chunk.month AND chunk.state = 'DONE'
-            AND chunk.month <= CAST(:month AS date)
-            AND chunk.month > coalesce(CAST(previous_month AS date), CAST('-infinity' AS date))
+            AND chunk.month <= %(month)s::date
+            AND chunk.month > coalesce(previous_month::date, CAST('-infinity' AS date))
             AND balance.organization_id BETWEEN low_id AND coalesce(high_id, balance.organization_id)
-        WHERE balance.month = CAST(:month AS date)
-            AND balance.organization_id = ANY (CAST(:organizations AS bigint[]))
+        WHERE balance.month = %(month)s::date
+            AND balance.organization_id = ANY (%(organizations)s::bigint[])
     ), behind AS (
         SELECT organization_id, currency, previous_month, origin_month FROM covered
         UNION
@@ -185,64 +169,39 @@ _SPANS = f"""
     ), span AS MATERIALIZED (
         SELECT covered.organization_id, covered.currency, covered.origin_month, starts_at, ends_at,
             max(cutoff) AS posted_to, max(coalesce(recorded_before, 'infinity')) AS recorded_to,
-            max(cutoff) FILTER (WHERE chunk.month <= CAST(previous_month AS date)) AS posted_from,
-            max(coalesce(recorded_before, 'infinity')) FILTER (WHERE chunk.month <= CAST(previous_month AS date))
+            max(cutoff) FILTER (WHERE chunk.month <= previous_month::date) AS posted_from,
+            max(coalesce(recorded_before, 'infinity')) FILTER (WHERE chunk.month <= previous_month::date)
                 AS recorded_from
         FROM behind AS covered
         JOIN organization ON organization.id = covered.organization_id
         JOIN settlement_window ON settlement_window.month = covered.origin_month
             AND settlement_window.timezone = organization.timezone
         JOIN settlement_chunk AS chunk ON chunk.origin_month = covered.origin_month AND chunk.state = 'DONE'
-            AND chunk.month <= CAST(:month AS date) AND chunk.low_id <= covered.organization_id
+            AND chunk.month <= %(month)s::date AND chunk.low_id <= covered.organization_id
             AND (chunk.high_id IS NULL OR chunk.high_id >= covered.organization_id)
         JOIN settlement_pass ON settlement_pass.month = chunk.month AND settlement_pass.pass = chunk.pass
         GROUP BY covered.organization_id, covered.currency, covered.origin_month, starts_at, ends_at
     )
 """
 
-_LINES = text(f"""
-    WITH {_SPANS}, line AS (
-        SELECT span.organization_id, span.currency, origin_month, sign, movement.commission_rate_bps,
-            movement.commission_tax_bps, {LINE}
-        FROM span
-        CROSS JOIN LATERAL (VALUES
-            (1, posted_to, recorded_to), (-1, posted_from, recorded_from)) AS side (sign, cutoff, recorded_before)
-        JOIN money_movement AS movement ON movement.organization_id = span.organization_id
-            AND movement.currency = span.currency AND occurred_at >= starts_at AND occurred_at < ends_at
-            AND movement.id < side.cutoff AND movement.recorded_at < side.recorded_before
-        GROUP BY span.organization_id, span.currency, origin_month, sign, movement.commission_rate_bps,
-            movement.commission_tax_bps
-    ), rounded AS (
-        SELECT organization_id, currency, origin_month, sign, commission_rate_bps, commission_tax_bps, {ROUNDED_LINE}
-        FROM line
-    )
-    SELECT organization_id, currency, origin_month, commission_rate_bps, commission_tax_bps,
-        {", ".join(f"sum(sign * {name}) AS {name}" for name in _POSTED)}
-    FROM rounded
-    GROUP BY organization_id, currency, origin_month, commission_rate_bps, commission_tax_bps
-    HAVING {" OR ".join(f"sum(sign * {name}) <> 0" for name in _POSTED)}
-    ORDER BY organization_id, currency, origin_month, commission_rate_bps DESC, commission_tax_bps DESC
-""")
+_LINES = sql(
+    __file__,
+    "lines",
+    spans=_SPANS,
+    line=LINE,
+    rounded_line=ROUNDED_LINE,
+    join_f_sum_sign_name_as_name_for_name_in__posted=", ".join(f"sum(sign * {name}) AS {name}" for name in _POSTED),
+    join_f_sum_sign_name_0_for_name_in__posted=" OR ".join(f"sum(sign * {name}) <> 0" for name in _POSTED),
+)
 
-_RETURNS = text("""
+_RETURNS = """
     SELECT balance.organization_id, balance.currency, payout.month, amount, reason
     FROM organization_balance AS balance
     JOIN payout ON payout.organization_id = balance.organization_id AND payout.currency = balance.currency
-        AND returned_month <= CAST(:month AS date)
-        AND returned_month > coalesce(CAST(previous_month AS date), CAST('-infinity' AS date))
-    WHERE balance.month = CAST(:month AS date) AND balance.organization_id = ANY (CAST(:organizations AS bigint[]))
+        AND returned_month <= %(month)s::date
+        AND returned_month > coalesce(previous_month::date, CAST('-infinity' AS date))
+    WHERE balance.month = %(month)s::date AND balance.organization_id = ANY (%(organizations)s::bigint[])
     ORDER BY balance.organization_id, balance.currency, payout.month
-""")
+"""
 
-_MOVEMENTS = text(f"""
-    WITH {_SPANS}
-    SELECT span.organization_id, span.currency, movement.external_ref, movement.kind, movement.is_void,
-        target.external_ref AS reverses, movement.amount, movement.reason, movement.occurred_at
-    FROM span
-    JOIN money_movement AS movement ON movement.organization_id = span.organization_id
-        AND movement.currency = span.currency AND movement.occurred_at >= starts_at AND movement.occurred_at < ends_at
-        AND movement.id < posted_to AND movement.recorded_at < recorded_to
-        AND (posted_from IS NULL OR movement.id >= posted_from OR movement.recorded_at >= recorded_from)
-    LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
-    ORDER BY span.organization_id, span.currency, movement.occurred_at, movement.id
-""")
+_MOVEMENTS = sql(__file__, "movements", spans=_SPANS)

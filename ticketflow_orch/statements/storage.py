@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 from urllib.parse import quote
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -43,13 +43,13 @@ class Place:
         """The place called `address`: a path, or a URL such as s3://bucket/statements.
 
         Raises:
-            InputError: nothing that is installed knows how to write there, or a file is in the way.
+            InvalidInput: nothing that is installed knows how to write there, or a file is in the way.
         """
         if "://" not in str(address):
             path = Path(address).absolute()
             there = next(one for one in (path, *path.parents) if one.exists())
             if not there.is_dir():
-                raise InputError(
+                raise InvalidInput(
                     f"Statements cannot be put into {path}, because {there} is no folder; "
                     "set TICKETFLOW_STATEMENTS_PLACE to one."
                 )
@@ -60,7 +60,7 @@ class Place:
             root = UPath(str(address))
             file_system = root.fs
         except (ImportError, ValueError) as error:
-            raise InputError(
+            raise InvalidInput(
                 f"TICKETFLOW_STATEMENTS_PLACE={str(address)!r} cannot be written to: {str(error).splitlines()[0]}."
             ) from None
         return cls(Path(root.path)) if "file" in _protocols(file_system) else cls(root)

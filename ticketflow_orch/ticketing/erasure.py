@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
 
 # Tables that are the business's own books, and the list of addresses that take no mail any more: what is written there
@@ -29,7 +30,10 @@ ERASED = "erased@erased.invalid"
 _SHORTEST = 4
 # What before and after a word makes it a part of another: a letter or digit, and in addresses what holds their parts
 # together, as joanna@… and anna@….co.uk are others than anna@…. Behind an escape of JSON or of bytes a word may begin.
-_AROUND = {False: ("[[:alnum:]]", "[[:alnum:]]"), True: ("[[:alnum:]._%+-]", "[[:alnum:]]|[.-][[:alnum:]]")}
+_AROUND = {
+    False: ("[[:alnum:]]", "[[:alnum:]]"),
+    True: ("[[:alnum:]._%+-]", "[[:alnum:]]|[.-][[:alnum:]]"),
+}
 _ESCAPE = r"\\(?:[bfnrt]|[0-7]{3})"
 
 
@@ -88,12 +92,12 @@ def erase(connection: Connection, buyer: Buyer, *, dry_run: bool = False) -> Era
     free since.
 
     Raises:
-        InputError: the address or name is too short to be looked for, or the role may not change reservations.
+        InvalidInput: the address or name is too short to be looked for, or the role may not change reservations.
     """
     _refuse_unusable(connection, buyer)
     lock = "" if dry_run else "FOR UPDATE OF reservation"
     values = {"address": buyer.address, "now": buyer.now, "over_before": buyer.now - buyer.after}
-    rows = connection.execute(text(f"{_RESERVATIONS} {lock}"), values).all()
+    rows = connection.exec_driver_sql(f"{_RESERVATIONS} {lock}", values).all()
     going = [row for row in rows if row.stays is None]
     about = {
         "patterns": buyer.patterns,
@@ -101,24 +105,24 @@ def erase(connection: Connection, buyer: Buyer, *, dry_run: bool = False) -> Era
         "staying": [row.public_ref for row in rows if row.stays is not None],
     }
     if dry_run:
-        events = connection.execute(_EVENTS_COUNTED, about).scalar_one()
+        events = connection.exec_driver_sql(_EVENTS_COUNTED, about).scalar_one()
     else:
-        connection.execute(_FORGET, {"ids": [row.id for row in going], "erased": ERASED})
-        events = connection.execute(_EVENTS_GONE, about).scalar_one()
+        connection.exec_driver_sql(_FORGET, {"ids": [row.id for row in going], "erased": ERASED})
+        events = connection.exec_driver_sql(_EVENTS_GONE, about).scalar_one()
     records = _records(connection, buyer, dry_run=dry_run)
-    left = tuple((str(row.event_id), row.why) for row in connection.execute(_LEFT, about))
+    left = tuple((str(row.event_id), row.why) for row in connection.exec_driver_sql(_LEFT, about))
     return Erasure(tuple(_about(row) for row in rows), events, records, left)
 
 
 def _records(connection: Connection, buyer: Buyer, *, dry_run: bool) -> int:
     """Strike the words out of each column that records any and is no key; in how many rows they are."""
     found = 0
-    for row in connection.execute(_COLUMNS, {"books": list(BOOKS)}).all():
+    for row in connection.exec_driver_sql(_COLUMNS, {"books": list(BOOKS)}).all():
         names = {"table": row.table_name, "column": row.column_name, "type": row.data_type}
         for pattern in map(_pattern, buyer.words):
-            hits = connection.execute(text(_HITS.format(**names)), {"pattern": pattern}).scalar_one()
+            hits = connection.exec_driver_sql(_HITS.format(**names), {"pattern": pattern}).scalar_one()
             if hits and not dry_run:
-                connection.execute(text(_STRIKE_OUT.format(**names)), {"pattern": pattern})
+                connection.exec_driver_sql(_STRIKE_OUT.format(**names), {"pattern": pattern})
             found += hits
     return found
 
@@ -142,17 +146,19 @@ def _escaped(word: str) -> str:
 
 def _refuse_unusable(connection: Connection, buyer: Buyer) -> None:
     if "@" not in buyer.address:
-        raise InputError(f"{buyer.address!r} is no e-mail address; name the one that the reservations have.")
+        raise InvalidInput(f"{buyer.address!r} is no e-mail address; name the one that the reservations have.")
     short: Sequence[str] = [word for word in buyer.words if len(word.strip()) < _SHORTEST]
     if short:
-        raise InputError(f"{short[0]!r} is in too many texts to be looked for; name {_SHORTEST} characters or more.")
-    if not connection.execute(_MAY_ERASE).scalar_one():
-        raise InputError("This role may not erase anybody; name that of the schema's owner in TICKETFLOW_DATABASE_URL.")
+        raise InvalidInput(f"{short[0]!r} is in too many texts to be looked for; name {_SHORTEST} characters or more.")
+    if not connection.exec_driver_sql(_MAY_ERASE).scalar_one():
+        raise InvalidInput(
+            "This role may not erase anybody; name that of the schema's owner in TICKETFLOW_DATABASE_URL."
+        )
 
 
-_MAY_ERASE = text("""
+_MAY_ERASE = """
     SELECT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = 'reservation'::regclass), 'USAGE')
-""")
+"""
 
 _RESERVATIONS = f"""
     SELECT reservation.id, public_ref, event.external_ref AS event, reservation.status,
@@ -164,23 +170,23 @@ _RESERVATIONS = f"""
                 THEN 'its money is here and has no ticket: refund it first'
             WHEN (reservation.status = 'CONFIRMED'
                     OR EXISTS (SELECT FROM money_movement AS paid WHERE paid.reservation_id = reservation.id))
-                AND ends_at >= CAST(:over_before AS timestamptz)
+                AND ends_at >= %(over_before)s::timestamptz
                 THEN 'its event ends ' || to_char(ends_at AT TIME ZONE event.timezone, 'YYYY-MM-DD')
                     || ', and refunds and disputes come until '
-                    || to_char((ends_at + (CAST(:now AS timestamptz) - CAST(:over_before AS timestamptz)))
+                    || to_char((ends_at + (%(now)s::timestamptz - %(over_before)s::timestamptz))
                         AT TIME ZONE event.timezone, 'YYYY-MM-DD')
         END AS stays
     FROM reservation JOIN event ON event.id = event_id
-    WHERE lower(buyer_email) = lower(CAST(:address AS text))
+    WHERE lower(buyer_email) = lower(%(address)s::text)
     ORDER BY reservation.id
 """
 
-_FORGET = text("UPDATE reservation SET buyer_email = :erased WHERE id = ANY (CAST(:ids AS bigint[]))")
+_FORGET = "UPDATE reservation SET buyer_email = %(erased)s WHERE id = ANY (%(ids)s::bigint[])"
 
 _NAMES_THEM = """
     EXISTS (
-        SELECT FROM unnest(CAST(:patterns AS text[])) AS pattern
-        WHERE concat_ws(' ', CAST(payload AS text), last_error, last_response, encode(body, 'escape')) ~* pattern)
+        SELECT FROM unnest(%(patterns)s::text[]) AS pattern
+        WHERE concat_ws(' ', payload::text, last_error, last_response, encode(body, 'escape')) ~* pattern)
 """
 
 # The reservation that an event is about; a reminder is an aggregate of its own.
@@ -188,47 +194,31 @@ _ABOUT = "coalesce(payload ->> 'ref', aggregate_id)"
 
 # What was rendered for a reservation that lets go, and what names the buyer; not what is about one that stays.
 _CONCERNS_THEM = f"""
-    {_ABOUT} <> ALL (CAST(:staying AS text[]))
-    AND ({_ABOUT} = ANY (CAST(:going AS text[])) AND body IS NOT NULL OR {_NAMES_THEM})
+    {_ABOUT} <> ALL (%(staying)s::text[])
+    AND ({_ABOUT} = ANY (%(going)s::text[]) AND body IS NOT NULL OR {_NAMES_THEM})
 """
 
-_EVENTS_COUNTED = text(f"SELECT count(*) FROM outbox_event WHERE ended_at IS NOT NULL AND {_CONCERNS_THEM}")
+_EVENTS_COUNTED = sql(__file__, "events_counted", concerns_them=_CONCERNS_THEM)
 
-_EVENTS_GONE = text(f"""
-    WITH gone AS (
-        DELETE FROM outbox_event WHERE ended_at IS NOT NULL AND {_CONCERNS_THEM} RETURNING id
-    ), attempted AS (
-        DELETE FROM outbox_attempt USING gone WHERE outbox_id = gone.id
-    )
-    SELECT count(*) FROM gone
-""")
+_EVENTS_GONE = sql(__file__, "events_gone", concerns_them=_CONCERNS_THEM)
 
-_LEFT = text(f"""
-    SELECT event_id, CASE
-        WHEN ended_at IS NULL THEN 'it is ' || state || ': deliver it, or drop it by `ticketflow outbox drop '
-            || event_id || '`, and erase again'
-        ELSE 'it is about a reservation that stays' END AS why
-    FROM outbox_event
-    WHERE (ended_at IS NULL AND {_CONCERNS_THEM})
-        OR ({_ABOUT} = ANY (CAST(:staying AS text[])) AND body IS NOT NULL)
-    ORDER BY id LIMIT 100
-""")
+_LEFT = sql(__file__, "left", concerns_them=_CONCERNS_THEM, about=_ABOUT)
 
 # Names from the catalogue, quoted by it.
-_COLUMNS = text("""
+_COLUMNS = """
     SELECT quote_ident(relname) AS table_name, quote_ident(attname) AS column_name,
         format_type(atttypid, atttypmod) AS data_type
     FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
-        AND atttypid IN ('text'::regtype, 'jsonb'::regtype) AND relname <> ALL (CAST(:books AS text[]))
+        AND atttypid IN ('text'::regtype, 'jsonb'::regtype) AND relname <> ALL (%(books)s::text[])
         AND NOT EXISTS (
             SELECT FROM pg_index WHERE indrelid = attrelid AND indisunique AND attnum = ANY (indkey))
     ORDER BY relname, attnum
-""")
+"""
 
-_HITS = "SELECT count(*) FROM {table} WHERE CAST({column} AS text) ~* :pattern"
+_HITS = "SELECT count(*) FROM {table} WHERE CAST({column} AS text) ~* %(pattern)s"
 
 _STRIKE_OUT = """
-    UPDATE {table} SET {column} = CAST(regexp_replace(CAST({column} AS text), :pattern, 'erased', 'gi') AS {type})
-    WHERE CAST({column} AS text) ~* :pattern
+    UPDATE {table} SET {column} = CAST(regexp_replace(CAST({column} AS text), %(pattern)s, 'erased', 'gi') AS {type})
+    WHERE CAST({column} AS text) ~* %(pattern)s
 """

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
 from ticketflow_orch.outbox.events import appending
@@ -117,7 +118,7 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
     expiry, as its event's others are then.
 
     Raises:
-        InputError: this host's clock and the database's are too far apart to say what is past.
+        InvalidInput: this host's clock and the database's are too far apart to say what is past.
         ManyBadRowsError: more events cannot be closed than are looked for one by one; all others are.
     """
     rules = _judged(engine, rules, "close nothing")
@@ -128,11 +129,13 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
 
     def close(connection: Connection, ids: Sequence[int], orphans: Sequence[int]) -> tuple[int, int]:
         values = {"ids": as_array(ids), "orphans": as_array(orphans), "now": rules.now, "run_id": rules.run_id}
-        row = connection.execute(_CLOSE, values).one()
+        row = connection.exec_driver_sql(_CLOSE, values).one()
         return row.closed, row.expired
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
-        return close(connection, ids, connection.execute(_LOCK_ORPHANS, {"ids": as_array(ids)}).scalar_one() or ())
+        return close(
+            connection, ids, connection.exec_driver_sql(_LOCK_ORPHANS, {"ids": as_array(ids)}).scalar_one() or ()
+        )
 
     def alone(connection: Connection, event: int) -> tuple[int, int]:
         return close(connection, [event], ())
@@ -140,7 +143,7 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
     work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_EVENT_NAME, job=CLOSING, now=rules.now, alone=alone)
     effects = [*work.run(), *work.sweep(SWEEP_PATIENCE)]
     with engine.connect() as connection:
-        left = connection.execute(_EVENTS_LEFT, {"ended_before": ended_before}).scalar_one()
+        left = connection.exec_driver_sql(_EVENTS_LEFT, {"ended_before": ended_before}).scalar_one()
     work.must_be_few()
     return Closed(sum(events for events, _ in effects), sum(held for _, held in effects), left, tuple(work.bad))
 
@@ -153,7 +156,7 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
     expiry. One whose captures were all given back is expired.
 
     Raises:
-        InputError: this host's clock and the database's are too far apart to say whose time is up.
+        InvalidInput: this host's clock and the database's are too far apart to say whose time is up.
         ManyBadRowsError: more reservations cannot be expired than are looked for one by one; all others are.
     """
     rules = _judged(engine, rules, "expire nothing")
@@ -164,13 +167,13 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
         values = {"ids": as_array(ids), "now": rules.now, "run_id": rules.run_id, **rules.limits}
-        row = connection.execute(_EXPIRE, values).one()
+        row = connection.exec_driver_sql(_EXPIRE, values).one()
         return row.expired, row.stuck
 
     work = ChunkedWork(engine, take, apply, rules.chunk_size, name=_RESERVATION_NAME, job=EXPIRY, now=rules.now)
     effects = list(work.run())
     with engine.connect() as connection:
-        left = connection.execute(_RESERVATIONS_LEFT, rules.limits).scalar_one()
+        left = connection.exec_driver_sql(_RESERVATIONS_LEFT, rules.limits).scalar_one()
     work.must_be_few()
     return Expired(sum(held for held, _ in effects), sum(stuck for _, stuck in effects), left, tuple(work.bad))
 
@@ -179,12 +182,12 @@ def would_close(engine: Engine, rules: LifecycleRules, named: int = 20) -> Would
     """What `close_events` would do; nothing is written or locked.
 
     Raises:
-        InputError: as `close_events` does.
+        InvalidInput: as `close_events` does.
     """
     rules = _judged(engine, rules, "close nothing")
     values = {"ended_before": rules.now - rules.closing_grace, "named": named}
     with engine.connect() as connection:
-        row = connection.execute(_WOULD_CLOSE, values).one()
+        row = connection.exec_driver_sql(_WOULD_CLOSE, values).one()
     return WouldEnd(row.events, row.reservations, 0, tuple(row.first or ()))
 
 
@@ -192,11 +195,11 @@ def would_expire(engine: Engine, rules: LifecycleRules, named: int = 20) -> Woul
     """What `expire_reservations` would do; nothing is written or locked.
 
     Raises:
-        InputError: as `expire_reservations` does.
+        InvalidInput: as `expire_reservations` does.
     """
     rules = _judged(engine, rules, "expire nothing")
     with engine.connect() as connection:
-        row = connection.execute(_WOULD_EXPIRE, rules.limits | {"named": named}).one()
+        row = connection.exec_driver_sql(_WOULD_EXPIRE, rules.limits | {"named": named}).one()
     return WouldEnd(0, row.reservations, row.stuck, tuple(row.first or ()))
 
 
@@ -210,66 +213,66 @@ def _taken(connection: Connection, wanted: Wanted, due: str, instant: str, limit
     """Of the rows that are `due`, in the order of their `instant` (table and column), those that are `wanted`."""
     values: dict[str, object] = {"size": wanted.size, **limits}
     if wanted.only is not None:
-        which = "id = ANY (CAST(:only AS bigint[]))"
+        which = "id = ANY (%(only)s::bigint[])"
         values["only"] = as_array(wanted.only)
     else:
         from_at, from_id = wanted.after or _FIRST
-        which = f"id <> ALL (CAST(:left_out AS bigint[])) AND ({instant}, id) > {_PLACE}"
+        which = f"id <> ALL (%(left_out)s::bigint[]) AND ({instant}, id) > {_PLACE}"
         values |= {"left_out": list(wanted.left_out), "from_at": from_at, "from_id": from_id}
     locking = wanted.locking(instant.partition(".")[0])
-    chunk = f"{due} AND {which} ORDER BY {instant}, id LIMIT CAST(:size AS bigint) {locking}"
-    query = text(f"SELECT array_agg(id) AS ids, CAST(max(at) AS text) AS at FROM ({chunk}) AS chunk")
-    row = connection.execute(query, values).one()
+    chunk = f"{due} AND {which} ORDER BY {instant}, id LIMIT %(size)s::bigint {locking}"
+    query = f"SELECT array_agg(id) AS ids, CAST(max(at) AS text) AS at FROM ({chunk}) AS chunk"
+    row = connection.exec_driver_sql(query, values).one()
     return Taken(row.ids, (row.at, row.ids[-1])) if row.ids else Taken((), None)
 
 
 def reservations_are_due(connection: Connection, rules: LifecycleRules) -> bool:
     """Whether `expire_reservations` is to look, by a probe of an index. It tries now and then what it leaves out."""
     values = rules.limits | {"tried_before": rules.now - TRIED_EVERY}
-    return bool(connection.execute(_RESERVATIONS_ARE_DUE, values).scalar_one())
+    return bool(connection.exec_driver_sql(_RESERVATIONS_ARE_DUE, values).scalar_one())
 
 
 def oldest_due_reservation(connection: Connection, rules: LifecycleRules) -> datetime | None:
     """Since when the first of the due reservations has been due, if any is; what is left out is not."""
     values = {"delay": rules.expiry_delay, "grace": rules.payment_grace, **rules.limits}
-    oldest: datetime | None = connection.execute(_OLDEST_DUE_RESERVATION, values).scalar_one_or_none()
+    oldest: datetime | None = connection.exec_driver_sql(_OLDEST_DUE_RESERVATION, values).scalar_one_or_none()
     return oldest
 
 
 def oldest_due_event(connection: Connection, rules: LifecycleRules) -> datetime | None:
     """Since when the event that has waited longest has been due to be closed, if any is; what is left out is not."""
     values = {"grace": rules.closing_grace, "ended_before": rules.now - rules.closing_grace}
-    oldest: datetime | None = connection.execute(_OLDEST_DUE_EVENT, values).scalar_one()
+    oldest: datetime | None = connection.exec_driver_sql(_OLDEST_DUE_EVENT, values).scalar_one()
     return oldest
 
 
 def money_without_ticket(connection: Connection, limit: int = 100) -> tuple[MoneyWithoutTicket, ...]:
     """Captures recorded after their reservation had ended of which anything was kept; oldest first."""
-    rows = connection.execute(_MONEY_WITHOUT_TICKET, {"limit": limit})
+    rows = connection.exec_driver_sql(_MONEY_WITHOUT_TICKET, {"limit": limit})
     return tuple(MoneyWithoutTicket(*row) for row in rows)
 
 
-_EVENT_NAME = text("SELECT external_ref FROM event WHERE id = CAST(:id AS bigint)")
+_EVENT_NAME = "SELECT external_ref FROM event WHERE id = %(id)s::bigint"
 
-_RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
+_RESERVATION_NAME = "SELECT public_ref FROM reservation WHERE id = %(id)s::bigint"
 
-_PLACE = "(CAST(:from_at AS timestamptz), CAST(:from_id AS bigint))"
+_PLACE = "(%(from_at)s::timestamptz, %(from_id)s::bigint)"
 
 _DUE_EVENTS = """
     SELECT id, ends_at AS at FROM event
-    WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
+    WHERE status = 'OPEN' AND ends_at < %(ended_before)s::timestamptz
 """
 
 # Without SKIP LOCKED a payment under way could hold up the closing; what is skipped is left to the expiry.
-_LOCK_ORPHANS = text("""
+_LOCK_ORPHANS = """
     SELECT array_agg(id) FROM (
         SELECT id FROM reservation
-        WHERE event_id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND payment_started_at IS NULL
+        WHERE event_id = ANY (%(ids)s::bigint[]) AND status = 'ACTIVE' AND payment_started_at IS NULL
             AND stuck_reported_at IS NULL
         ORDER BY id
         FOR UPDATE SKIP LOCKED
     ) AS orphan
-""")
+"""
 
 _UNPAID = f"NOT EXISTS (SELECT {KEPT_CAPTURE})"
 
@@ -280,7 +283,7 @@ _ANNOUNCE_CLOSED = appending(
     aggregate_id="CAST(public_id AS text)",
     payload="jsonb_build_object('event_id', public_id)",
     dedupe_key="'EventClosed:' || public_id",
-    occurred_at="CAST(:now AS timestamptz)",
+    occurred_at="%(now)s::timestamptz",
     known="skip",
 )
 _ANNOUNCE_EXPIRED = appending(
@@ -290,49 +293,30 @@ _ANNOUNCE_EXPIRED = appending(
     aggregate_id="public_ref",
     payload="jsonb_build_object('ref', public_ref)",
     dedupe_key="'ReservationExpired:' || public_ref",
-    occurred_at="CAST(:now AS timestamptz)",
+    occurred_at="%(now)s::timestamptz",
     known="skip",
 )
 
-_CLOSE = text(f"""
-    WITH closed AS (
-        UPDATE event SET status = 'CLOSED', closed_at = CAST(:now AS timestamptz)
-        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'OPEN'
-        RETURNING public_id
-    ), expired AS (
-        UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
-        WHERE id = ANY (CAST(:orphans AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID}
-        RETURNING public_ref
-    ), closed_announced AS ({_ANNOUNCE_CLOSED}), expired_announced AS ({_ANNOUNCE_EXPIRED})
-    SELECT (SELECT count(*) FROM closed) AS closed, (SELECT count(*) FROM expired) AS expired
-""")
+_CLOSE = sql(__file__, "close", unpaid=_UNPAID, announce_closed=_ANNOUNCE_CLOSED, announce_expired=_ANNOUNCE_EXPIRED)
 
-_EVENTS_LEFT = text("SELECT count(*) FROM event WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)")
+_EVENTS_LEFT = "SELECT count(*) FROM event WHERE status = 'OPEN' AND ends_at < %(ended_before)s::timestamptz"
 
-# The first in the order of the index that is not left out.
-_OLDEST_DUE_EVENT = text(f"""
-    SELECT max(ends_at) + CAST(:grace AS interval) FROM (
-        SELECT ends_at FROM event
-        WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
-            AND NOT {is_left_out(CLOSING, "event.id")}
-        ORDER BY ends_at, id LIMIT 1
-    ) AS oldest
-""")
+_OLDEST_DUE_EVENT = sql(__file__, "oldest_due_event", is_left_out_closing=is_left_out(CLOSING, "event.id"))
 
 # A payment that is to begin later is a mistake of who wrote it, which would hold its seats until then.
 _GRACE_BEGAN = """
-    CASE WHEN payment_started_at <= CAST(:begun_before AS timestamptz) THEN payment_started_at ELSE expires_at END
+    CASE WHEN payment_started_at <= %(begun_before)s::timestamptz THEN payment_started_at ELSE expires_at END
 """
 
 _IS_OVERDUE = f"""
-    status = 'ACTIVE' AND stuck_reported_at IS NULL AND expires_at <= CAST(:due_before AS timestamptz)
-    AND (payment_started_at IS NULL OR {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz))
+    status = 'ACTIVE' AND stuck_reported_at IS NULL AND expires_at <= %(due_before)s::timestamptz
+    AND (payment_started_at IS NULL OR {_GRACE_BEGAN} <= %(stuck_before)s::timestamptz)
 """
 
 # All that is past its grace: if it is not expired it is reported. Before that, one with money waits to be confirmed.
 _IS_DUE = f"""
     {_IS_OVERDUE} AND NOT EXISTS (
-        SELECT {KEPT_CAPTURE} AND {_GRACE_BEGAN} > CAST(:stuck_before AS timestamptz))
+        SELECT {KEPT_CAPTURE} AND {_GRACE_BEGAN} > %(stuck_before)s::timestamptz)
 """
 
 # A capture since its beginning ended a payment, whatever became of the money. An older one is of an earlier attempt.
@@ -354,86 +338,55 @@ _ANNOUNCE_STUCK = appending(
     payload="jsonb_build_object('ref', public_ref, 'payment_started_at', payment_started_at)",
     dedupe_key="""'ReservationPaymentStuck:' || public_ref || ':' || to_char(
         coalesce(payment_started_at, expires_at) AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')""",
-    occurred_at="CAST(:now AS timestamptz)",
+    occurred_at="%(now)s::timestamptz",
     known="skip",
 )
 
-# Few are left over, and those are looked at again; without this all would be.
-_EXPIRE = text(f"""
-    WITH expired AS (
-        UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :run_id
-        WHERE id = ANY (CAST(:ids AS bigint[])) AND status = 'ACTIVE' AND {_UNPAID} AND {_NO_PAYMENT_IS_OPEN}
-        RETURNING id, public_ref
-    ), left_over AS MATERIALIZED (
-        SELECT unnest(CAST(:ids AS bigint[])) AS id EXCEPT SELECT id FROM expired
-    ), stuck AS (
-        UPDATE reservation SET stuck_reported_at = CAST(:now AS timestamptz)
-        FROM left_over
-        WHERE reservation.id = left_over.id AND status = 'ACTIVE'
-            AND {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz)
-        RETURNING public_ref, payment_started_at, expires_at
-    ), expired_announced AS ({_ANNOUNCE_EXPIRED}), stuck_announced AS ({_ANNOUNCE_STUCK})
-    SELECT (SELECT count(*) FROM expired) AS expired, (SELECT count(*) FROM stuck) AS stuck
-""")
+_EXPIRE = sql(
+    __file__,
+    "expire",
+    unpaid=_UNPAID,
+    no_payment_is_open=_NO_PAYMENT_IS_OPEN,
+    grace_began=_GRACE_BEGAN,
+    announce_expired=_ANNOUNCE_EXPIRED,
+    announce_stuck=_ANNOUNCE_STUCK,
+)
 
 # Everything that lies in the past seems due to the planner, which knows nothing of what was expired long ago: left to
 # itself it reads the whole table. Asked for the first few in the order of the index, it takes the index.
 _DUE = f"FROM reservation WHERE {_IS_DUE}"
 _IN_ORDER = "ORDER BY expires_at, id"
 
-_RESERVATIONS_LEFT = text(f"SELECT count(*) FROM (SELECT {_DUE} {_IN_ORDER} LIMIT {LEFT_COUNTED}) AS due")
+_RESERVATIONS_LEFT = sql(__file__, "reservations_left", due=_DUE, in_order=_IN_ORDER, left_counted=LEFT_COUNTED)
 
-_RESERVATIONS_ARE_DUE = text(f"""
-    SELECT {any_to_try(EXPIRY)} OR count(*) > 0
-    FROM (SELECT {_DUE} AND NOT {is_left_out(EXPIRY, "reservation.id")} {_IN_ORDER} LIMIT 1) AS due
-""")
+_RESERVATIONS_ARE_DUE = sql(
+    __file__,
+    "reservations_are_due",
+    any_to_try_expiry=any_to_try(EXPIRY),
+    due=_DUE,
+    is_left_out_expiry=is_left_out(EXPIRY, "reservation.id"),
+    in_order=_IN_ORDER,
+)
 
-_OLDEST_DUE_RESERVATION = text(f"""
-    SELECT greatest(
-        expires_at + CAST(:delay AS interval),
-        CASE WHEN payment_started_at IS NOT NULL OR EXISTS (SELECT {KEPT_CAPTURE})
-            THEN {_GRACE_BEGAN} + CAST(:grace AS interval) END)
-    FROM (
-        SELECT id, expires_at, payment_started_at
-        {_DUE} AND NOT {is_left_out(EXPIRY, "reservation.id")} {_IN_ORDER} LIMIT 1
-    ) AS reservation
-""")
+_OLDEST_DUE_RESERVATION = sql(
+    __file__,
+    "oldest_due_reservation",
+    kept_capture=KEPT_CAPTURE,
+    grace_began=_GRACE_BEGAN,
+    due=_DUE,
+    is_left_out_expiry=is_left_out(EXPIRY, "reservation.id"),
+    in_order=_IN_ORDER,
+)
 
-_MONEY_WITHOUT_TICKET = text(f"""
-    SELECT public_ref AS reservation, status, capture.external_ref AS movement, capture.currency, exponent,
-        capture.amount, capture.recorded_at
-    FROM late_capture
-    JOIN money_movement AS capture ON capture.id = movement_id
-    JOIN reservation ON reservation.id = capture.reservation_id
-    JOIN currency ON code = capture.currency
-    WHERE {kept("capture")} > 0
-    ORDER BY capture.recorded_at, capture.id
-    LIMIT CAST(:limit AS bigint)
-""")
+_MONEY_WITHOUT_TICKET = sql(__file__, "money_without_ticket", kept_capture=kept("capture"))
 
-_WOULD_CLOSE = text(f"""
-    WITH due AS MATERIALIZED (
-        SELECT id, external_ref, ends_at FROM event
-        WHERE status = 'OPEN' AND ends_at < CAST(:ended_before AS timestamptz)
-    )
-    SELECT (SELECT count(*) FROM due) AS events,
-        (SELECT array_agg(external_ref ORDER BY ends_at, id) FROM (
-            SELECT * FROM due ORDER BY ends_at, id LIMIT CAST(:named AS bigint)) AS first) AS first,
-        (SELECT count(*) FROM due JOIN reservation ON event_id = due.id
-            WHERE reservation.status = 'ACTIVE' AND payment_started_at IS NULL AND stuck_reported_at IS NULL
-                AND {_UNPAID}) AS reservations
-""")
+_WOULD_CLOSE = sql(__file__, "would_close", unpaid=_UNPAID)
 
-_WOULD_EXPIRE = text(f"""
-    WITH due AS MATERIALIZED (
-        SELECT id, public_ref, expires_at, {_UNPAID} AND {_NO_PAYMENT_IS_OPEN} AS is_expired,
-            {_GRACE_BEGAN} <= CAST(:stuck_before AS timestamptz) AS is_stuck
-        FROM reservation WHERE {_IS_OVERDUE}
-    ), ending AS (
-        SELECT * FROM due WHERE is_expired OR is_stuck
-    )
-    SELECT count(*) FILTER (WHERE is_expired) AS reservations, count(*) FILTER (WHERE NOT is_expired) AS stuck,
-        (SELECT array_agg(public_ref ORDER BY expires_at, id) FROM (
-            SELECT * FROM ending ORDER BY expires_at, id LIMIT CAST(:named AS bigint)) AS first) AS first
-    FROM ending
-""")
+_WOULD_EXPIRE = sql(
+    __file__,
+    "would_expire",
+    unpaid=_UNPAID,
+    no_payment_is_open=_NO_PAYMENT_IS_OPEN,
+    grace_began=_GRACE_BEGAN,
+    is_overdue=_IS_OVERDUE,
+)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
 # Later than any start; Python's infinity.
 _FOR_EVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -59,7 +59,7 @@ class Leads:
 
 def read_leads(connection: Connection, kind: str, now: datetime) -> Leads | None:
     """The leads that `kind` had, as far as they concern events that are still to come; None: it is not known yet."""
-    begun = [(row.lead, row.since) for row in connection.execute(_KNOWN, {"kind": kind})]
+    begun = [(row.lead, row.since) for row in connection.exec_driver_sql(_KNOWN, {"kind": kind})]
     if not begun:
         return None
     ends = [since for _, since in begun[1:]] + [_FOR_EVER]
@@ -73,7 +73,7 @@ def agree_on(connection: Connection, kind: str, lead: timedelta, now: datetime) 
     leads = read_leads(connection, kind, now)
     if leads is not None and leads.lead == lead:
         return leads
-    connection.execute(_ENABLE, {"kind": kind, "lead": lead, "now": now})
+    connection.exec_driver_sql(_ENABLE, {"kind": kind, "lead": lead, "now": now})
     leads = read_leads(connection, kind, now)
     if leads is None:
         raise LookupError(f"kind {kind} is not there right after it was written")
@@ -83,50 +83,50 @@ def agree_on(connection: Connection, kind: str, lead: timedelta, now: datetime) 
     since = max(now, leads.held[-1].since + timedelta(microseconds=1))
     first = leads.held[0]
     values = {"kind": kind, "lead": lead, "since": since, "first": first.lead, "first_since": first.since}
-    connection.execute(_CHANGE, values)
+    connection.exec_driver_sql(_CHANGE, values)
     longest = max(one.lead for one in (*leads.held, Held(lead, since)))
-    connection.execute(_FORGET, {"kind": kind, "before": since - longest - _REMEMBERED})
+    connection.exec_driver_sql(_FORGET, {"kind": kind, "before": since - longest - _REMEMBERED})
     changed = read_leads(connection, kind, now)
     return leads if changed is None else changed
 
 
 # Waits for whoever changes the kind at this moment.
-_ENABLE = text("""
-    INSERT INTO reminder_kind AS known (kind, lead, enabled_at) VALUES (:kind, :lead, CAST(:now AS timestamptz))
+_ENABLE = """
+    INSERT INTO reminder_kind AS known (kind, lead, enabled_at) VALUES (%(kind)s, %(lead)s, %(now)s::timestamptz)
     ON CONFLICT (kind) DO UPDATE SET enabled_at = known.enabled_at
-""")
+"""
 
 # Where there never was another, only the kind itself says which it is.
-_KNOWN = text("""
+_KNOWN = """
     SELECT coalesce(held.lead, known.lead) AS lead, coalesce(since, enabled_at) AS since
     FROM reminder_kind AS known LEFT JOIN reminder_lead AS held USING (kind)
-    WHERE kind = :kind ORDER BY since
-""")
+    WHERE kind = %(kind)s ORDER BY since
+"""
 
-_CHANGE = text("""
+_CHANGE = """
     WITH changed AS (
-        UPDATE reminder_kind SET lead = :lead WHERE kind = :kind RETURNING kind
+        UPDATE reminder_kind SET lead = %(lead)s WHERE kind = %(kind)s RETURNING kind
     )
     INSERT INTO reminder_lead (kind, lead, since)
     SELECT kind, begun.lead, begun.since
     FROM changed CROSS JOIN (VALUES
-        (CAST(:first AS interval), CAST(:first_since AS timestamptz)),
-        (CAST(:lead AS interval), CAST(:since AS timestamptz))
+        (%(first)s::interval, %(first_since)s::timestamptz),
+        (%(lead)s::interval, %(since)s::timestamptz)
     ) AS begun (lead, since)
     ON CONFLICT DO NOTHING
-""")
+"""
 
 # Whatever ended before: no event that is still to come can have come due while it held.
-_FORGET = text("""
+_FORGET = """
     DELETE FROM reminder_lead AS old
-    WHERE kind = :kind AND EXISTS (
+    WHERE kind = %(kind)s AND EXISTS (
         SELECT FROM reminder_lead AS next
-        WHERE next.kind = old.kind AND next.since > old.since AND next.since < CAST(:before AS timestamptz))
-""")
+        WHERE next.kind = old.kind AND next.since > old.since AND next.since < %(before)s::timestamptz)
+"""
 
 _DUE_AT = """
-    CASE WHEN starts_at - CAST(:lead AS interval) >= CAST(:nothing_before AS timestamptz)
-        THEN starts_at - CAST(:lead AS interval) END
+    CASE WHEN starts_at - %(lead)s::interval >= %(nothing_before)s::timestamptz
+        THEN starts_at - %(lead)s::interval END
 """
 
 # First what came due while its lead held. What no lead was in time for keeps the one by which it is due first, of those
@@ -134,10 +134,10 @@ _DUE_AT = """
 _DUE_AT_BY_SEVERAL = """
     coalesce(
         (SELECT min(starts_at - held.lead)
-        FROM unnest(CAST(:leads AS interval[]), CAST(:sinces AS timestamptz[]), CAST(:untils AS timestamptz[]))
+        FROM unnest(%(leads)s::interval[], %(sinces)s::timestamptz[], %(untils)s::timestamptz[])
             AS held (lead, since, until)
         WHERE starts_at - held.lead >= since AND starts_at - held.lead < until),
         (SELECT min(starts_at - held.lead)
-        FROM unnest(CAST(:leads AS interval[]), CAST(:sinces AS timestamptz[])) AS held (lead, since)
+        FROM unnest(%(leads)s::interval[], %(sinces)s::timestamptz[]) AS held (lead, since)
         WHERE starts_at - held.lead >= since))
 """

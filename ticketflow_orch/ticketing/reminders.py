@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from functools import cache
 
-from sqlalchemy import Connection, Engine, TextClause, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
@@ -88,7 +89,7 @@ def note_told(connection: Connection, told: Sequence[Told]) -> None:
             "starts": [one.starts_at for one in told],
             "venues": [one.venue for one in told],
         }
-        connection.execute(_TOLD, values)
+        connection.exec_driver_sql(_TOLD, values)
 
 
 def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
@@ -108,7 +109,7 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
     for kind, lead in _nearest_first(rules):
         with transaction(engine) as connection:
             leads = agree_on(connection, kind, lead, rules.now)
-            timezones = connection.execute(_TIMEZONES_WITHIN, _span(rules, leads.lead)).scalars().all()
+            timezones = connection.exec_driver_sql(_TIMEZONES_WITHIN, _span(rules, leads.lead)).scalars().all()
             nowhere |= {row.id: row for row in _in_unknown_zones(connection, rules, leads.lead, timezones)}
         one = _KindOfReminder(leads, tuple(nearer), rules, timezones)
         nearer.append(kind)
@@ -124,7 +125,7 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
         for row in nowhere.values():
             bad_rows.note(connection, REMINDING, row, rules.now)
         bad_rows.end_others(connection, REMINDING, tuple(nowhere.values()), scope=_EVENT)
-        connection.execute(_END_OF_KINDS, {"scopes": [_EVENT, CHANGES, *map(_scope, rules.kinds)]})
+        connection.exec_driver_sql(_END_OF_KINDS, {"scopes": [_EVENT, CHANGES, *map(_scope, rules.kinds)]})
     for work in works:
         work.must_be_few()
     bad = (*(row for work in works for row in work.bad), *nowhere.values())
@@ -138,7 +139,7 @@ def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
     unknown zone: nobody would be told of one that no other reminder comes along with. What is left out is not due, but
     is to be tried now and then.
     """
-    if connection.execute(_ANY_TO_TRY, {"tried_before": rules.now - TRIED_EVERY}).scalar_one():
+    if connection.exec_driver_sql(_ANY_TO_TRY, {"tried_before": rules.now - TRIED_EVERY}).scalar_one():
         return True
     for kind, lead in _nearest_first(rules):
         leads = read_leads(connection, kind, rules.now)
@@ -174,9 +175,9 @@ def _nearest_first(rules: ReminderRules) -> list[tuple[str, timedelta]]:
     return sorted(rules.kinds.items(), key=lambda kind: (kind[1], kind[0]))
 
 
-def _undecided(connection: Connection, rules: ReminderRules, leads: Leads, question: TextClause) -> object:
+def _undecided(connection: Connection, rules: ReminderRules, leads: Leads, question: str) -> object:
     span = _span(rules, leads.lead)
-    timezones = connection.execute(_TIMEZONES_WITHIN, span).scalars().all()
+    timezones = connection.exec_driver_sql(_TIMEZONES_WITHIN, span).scalars().all()
     if not timezones:
         return None
     values = {
@@ -187,7 +188,7 @@ def _undecided(connection: Connection, rules: ReminderRules, leads: Leads, quest
         **leads.parameters(rules.mail_from),
         **_local_days(rules, leads.lead, timezones),
     }
-    return connection.execute(question, values | span).scalar_one()
+    return connection.exec_driver_sql(question, values | span).scalar_one()
 
 
 def _span(rules: ReminderRules, lead: timedelta) -> dict[str, datetime]:
@@ -202,7 +203,7 @@ def _in_unknown_zones(
     connection: Connection, rules: ReminderRules, lead: timedelta, timezones: Sequence[str]
 ) -> list[BadRow]:
     unknown = sorted(set(timezones) - known_zones())
-    rows = connection.execute(_EVENTS_IN_ZONES, _span(rules, lead) | {"timezones": unknown}) if unknown else ()
+    rows = connection.exec_driver_sql(_EVENTS_IN_ZONES, _span(rules, lead) | {"timezones": unknown}) if unknown else ()
     return [BadRow(f"{_EVENT}{row.id}", unknown_zone(row.timezone), row.external_ref) for row in rows]
 
 
@@ -239,17 +240,17 @@ class _KindOfReminder:
         """The next reservations of events that start within the lead, or have started lately."""
         span = _span(self.rules, self.leads.lead)
         if wanted.only is not None:
-            row = connection.execute(_THESE_RESERVATIONS, span | {"only": as_array(wanted.only)}).one()
+            row = connection.exec_driver_sql(_THESE_RESERVATIONS, span | {"only": as_array(wanted.only)}).one()
         else:
             place = wanted.after or (span["from_start"], _LARGEST_ID, 0)
             behind = dict(zip(("from_start", "from_event", "from_reservation"), place, strict=True))
             values = {"size": wanted.size, "left_out": list(wanted.left_out)}
-            row = connection.execute(_RESERVATIONS, span | values | behind).one()
+            row = connection.exec_driver_sql(_RESERVATIONS, span | values | behind).one()
         return Taken(row.ids, (row.starts_at, row.event_id, row.ids[-1])) if row.ids else Taken((), None)
 
     def apply(self, connection: Connection, ids: Sequence[int]) -> dict[str, int]:
         """Write the reminders of these reservations and queue those that are to be sent."""
-        rows = connection.execute(
+        rows = connection.exec_driver_sql(
             _remind(self.leads.due_at),
             {
                 "ids": as_array(ids),
@@ -271,77 +272,73 @@ CHANGES = "change of event "
 _LARGEST_ID = 2**63 - 1
 
 # In the order of ids, as everything that locks several reminders.
-_TOLD = text("""
+_TOLD = """
     WITH told AS MATERIALIZED (
         SELECT reminder.id, said.starts_at, said.venue
-        FROM unnest(CAST(:references AS text[]), CAST(:kinds AS text[]), CAST(:dates AS date[]),
-            CAST(:starts AS timestamptz[]), CAST(:venues AS text[])) AS said (ref, kind, event_date, starts_at, venue)
+        FROM unnest(%(references)s::text[], %(kinds)s::text[], %(dates)s::date[],
+            %(starts)s::timestamptz[], %(venues)s::text[]) AS said (ref, kind, event_date, starts_at, venue)
         JOIN reservation ON public_ref = said.ref
         JOIN reminder ON reservation_id = reservation.id AND reminder.kind = said.kind
             AND reminder.event_date = said.event_date
         ORDER BY reminder.id FOR UPDATE OF reminder
     )
     UPDATE reminder SET told_starts_at = told.starts_at, told_venue = told.venue FROM told WHERE reminder.id = told.id
-""")
+"""
 
 
-def _taken(rows: str) -> TextClause:
+def _taken(rows: str) -> str:
     """All ids of `rows` in one array, and where the last of them stands."""
-    return text(f"""
+    return f"""
         SELECT array_agg(id) AS ids, max(starts_at) AS starts_at, (array_agg(event_id))[count(*)] AS event_id
         FROM ({rows}) AS taken
-    """)
+    """
 
 
-_RESERVATION_NAME = text("SELECT public_ref FROM reservation WHERE id = CAST(:id AS bigint)")
+_RESERVATION_NAME = "SELECT public_ref FROM reservation WHERE id = %(id)s::bigint"
 
-# What was left out for the sake of a kind that is not there any more.
-_END_OF_KINDS = text(f"""
-    DELETE FROM bad_row WHERE job = '{REMINDING}' AND NOT EXISTS (
-        SELECT FROM unnest(CAST(:scopes AS text[])) AS scope WHERE starts_with(row_key, scope))
-""")
+_END_OF_KINDS = sql(__file__, "end_of_kinds", reminding=REMINDING)
 
 # Event by event, and of a large one the reservations behind the last that were taken: neither is read twice.
 _RESERVATIONS = _taken("""
     SELECT coming.starts_at, coming.id AS event_id, held.id
     FROM (
         SELECT id, starts_at,
-            CASE WHEN (starts_at, id) = (CAST(:from_start AS timestamptz), CAST(:from_event AS bigint))
-                THEN CAST(:from_reservation AS bigint) ELSE 0 END AS behind
+            CASE WHEN (starts_at, id) = (%(from_start)s::timestamptz, %(from_event)s::bigint)
+                THEN %(from_reservation)s::bigint ELSE 0 END AS behind
         FROM event
-        WHERE status IN ('OPEN', 'CLOSED') AND starts_at <= CAST(:to_start AS timestamptz)
-            AND (starts_at, id) >= (CAST(:from_start AS timestamptz), CAST(:from_event AS bigint))
+        WHERE status IN ('OPEN', 'CLOSED') AND starts_at <= %(to_start)s::timestamptz
+            AND (starts_at, id) >= (%(from_start)s::timestamptz, %(from_event)s::bigint)
         ORDER BY starts_at, id
     ) AS coming CROSS JOIN LATERAL (
         SELECT id FROM reservation
         WHERE event_id = coming.id AND status = 'CONFIRMED' AND id > coming.behind
-            AND id <> ALL (CAST(:left_out AS bigint[]))
-        ORDER BY id LIMIT CAST(:size AS bigint)
+            AND id <> ALL (%(left_out)s::bigint[])
+        ORDER BY id LIMIT %(size)s::bigint
     ) AS held
-    ORDER BY coming.starts_at, coming.id, held.id LIMIT CAST(:size AS bigint)
+    ORDER BY coming.starts_at, coming.id, held.id LIMIT %(size)s::bigint
 """)
 
 _THESE_RESERVATIONS = _taken("""
     SELECT starts_at, event_id, reservation.id
     FROM reservation JOIN event ON event.id = event_id
-    WHERE reservation.id = ANY (CAST(:only AS bigint[])) AND reservation.status = 'CONFIRMED'
+    WHERE reservation.id = ANY (%(only)s::bigint[]) AND reservation.status = 'CONFIRMED'
         AND event.status IN ('OPEN', 'CLOSED')
-        AND starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)
+        AND starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz
     ORDER BY starts_at, event_id, reservation.id
 """)
 
-_EVENTS_IN_ZONES = text("""
+_EVENTS_IN_ZONES = """
     SELECT id, external_ref, timezone FROM event
-    WHERE status IN ('OPEN', 'CLOSED') AND timezone = ANY (CAST(:timezones AS text[]))
-        AND starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)
+    WHERE status IN ('OPEN', 'CLOSED') AND timezone = ANY (%(timezones)s::text[])
+        AND starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz
     ORDER BY starts_at, id
-""")
+"""
 
 _LOCAL_DAY = """
     local_day AS MATERIALIZED (
         SELECT * FROM unnest(
-            CAST(:timezones AS text[]), CAST(:days AS date[]),
-            CAST(:starts AS timestamptz[]), CAST(:ends AS timestamptz[])
+            %(timezones)s::text[], %(days)s::date[],
+            %(starts)s::timestamptz[], %(ends)s::timestamptz[]
         ) AS day (timezone, event_date, begins, ends)
     )
 """
@@ -349,7 +346,7 @@ _LOCAL_DAY = """
 # A ticket that is to be bought in days is a mistake of who wrote it, and would keep its buyer unreminded until the
 # start; within a day it may be the hour of another zone, and comes.
 _BOUGHT = """
-    CASE WHEN coalesce(confirmed_at, created_at) <= CAST(:within_a_day AS timestamptz)
+    CASE WHEN coalesce(confirmed_at, created_at) <= %(within_a_day)s::timestamptz
         THEN coalesce(confirmed_at, created_at) ELSE '-infinity' END
 """
 
@@ -360,60 +357,58 @@ _COMING = """
     JOIN local_day ON local_day.timezone = event.timezone AND starts_at >= begins AND starts_at < local_day.ends
 """
 _MAY_BE_DUE = """
-    (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= CAST(:now AS timestamptz))
-        AND (due_at IS NULL OR due_at <= CAST(:now AS timestamptz) OR starts_at <= CAST(:now AS timestamptz))
+    (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= %(now)s::timestamptz)
+        AND (due_at IS NULL OR due_at <= %(now)s::timestamptz OR starts_at <= %(now)s::timestamptz)
 """
 
-_WITHIN = "starts_at > CAST(:from_start AS timestamptz) AND starts_at <= CAST(:to_start AS timestamptz)"
+_WITHIN = "starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz"
 
-_TIMEZONES_WITHIN = text(
-    f"SELECT DISTINCT timezone FROM event WHERE status IN ('OPEN', 'CLOSED') AND {_WITHIN} ORDER BY timezone"
-)
+_TIMEZONES_WITHIN = sql(__file__, "timezones_within", within=_WITHIN)
 
 _UNDECIDED = f"""
     {_COMING} JOIN reservation ON event_id = event.id AND reservation.status = 'CONFIRMED'
     WHERE {_MAY_BE_DUE}
-    AND ({_BOUGHT} <= CAST(:quiet_since AS timestamptz) OR starts_at <= CAST(:now AS timestamptz))
+    AND ({_BOUGHT} <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz)
     AND event.status IN ('OPEN', 'CLOSED') AND {_WITHIN}
     AND NOT EXISTS (
         SELECT FROM reminder
-        WHERE reservation_id = reservation.id AND kind = CAST(:kind AS text)
+        WHERE reservation_id = reservation.id AND kind = %(kind)s::text
             AND reminder.event_date = local_day.event_date)
 """
 
-_ANY_TO_TRY = text(f"SELECT {any_to_try(REMINDING)}")
+_ANY_TO_TRY = sql(__file__, "any_to_try", any_to_try_reminding=any_to_try(REMINDING))
 
-_IS_LEFT_OUT = is_left_out(REMINDING, "CAST(:scope AS text) || reservation.id")
+_IS_LEFT_OUT = is_left_out(REMINDING, "%(scope)s::text || reservation.id")
 
 
 @cache
-def _is_undecided(due_at: str) -> TextClause:
-    return text(f"""
+def _is_undecided(due_at: str) -> str:
+    return f"""
         WITH {_LOCAL_DAY}
-        SELECT CAST(:any_left_out AS boolean)
+        SELECT %(any_left_out)s::boolean
             OR EXISTS (SELECT {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT})
-    """)
+    """
 
 
 @cache
-def _oldest_undecided(due_at: str) -> TextClause:
-    return text(f"""
+def _oldest_undecided(due_at: str) -> str:
+    return f"""
         WITH {_LOCAL_DAY}
         SELECT min(greatest(
-            coalesce(due_at, starts_at - CAST(:lead AS interval)),
-            least({_BOUGHT} + CAST(:quiet AS interval), starts_at)))
+            coalesce(due_at, starts_at - %(lead)s::interval),
+            least({_BOUGHT} + %(quiet)s::interval, starts_at)))
         {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT}
-    """)
+    """
 
 
 @cache
-def _undecided_count(due_at: str) -> TextClause:
+def _undecided_count(due_at: str) -> str:
     undecided = _UNDECIDED.format(due_at=due_at)
-    return text(f"WITH {_LOCAL_DAY} SELECT count(*) {undecided} AND NOT {_IS_LEFT_OUT}")
+    return f"WITH {_LOCAL_DAY} SELECT count(*) {undecided} AND NOT {_IS_LEFT_OUT}"
 
 
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.
-_AGGREGATE = "public_ref || ':' || CAST(:kind AS text) || ':' || to_char(event_date, 'YYYY-MM-DD')"
+_AGGREGATE = "public_ref || ':' || %(kind)s::text || ':' || to_char(event_date, 'YYYY-MM-DD')"
 
 _KEY = f"'ReminderDue:' || {_AGGREGATE}"
 # Of the mail that tells of the `number`th change to who was reminded.
@@ -428,10 +423,10 @@ _QUEUE_EVENTS = appending(
         WHERE reminded.state = 'QUEUED' ORDER BY reservation_id""",
     aggregate_type="reminder",
     aggregate_id=_AGGREGATE,
-    payload="""jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', CAST(:kind AS text),
+    payload="""jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', %(kind)s::text,
         'event_date', reminded.event_date, 'starts_at', starts_at)""",
     dedupe_key=_KEY,
-    occurred_at="CAST(:now AS timestamptz)",
+    occurred_at="%(now)s::timestamptz",
     event_id="reminded.outbox_event_id",
 )
 
@@ -443,25 +438,25 @@ _REMIND = f"""
     WITH {_LOCAL_DAY}, chosen AS MATERIALIZED (
         SELECT reservation.id, public_ref, {_BOUGHT} AS bought, coming.*
         FROM reservation CROSS JOIN LATERAL (
-            SELECT public_id, starts_at, event_date, due_at, starts_at - CAST(:quiet AS interval) AS quiet_from
+            SELECT public_id, starts_at, event_date, due_at, starts_at - %(quiet)s::interval AS quiet_from
             {_COMING} WHERE event.id = event_id AND {_MAY_BE_DUE} OFFSET 0
         ) AS coming
-        WHERE reservation.id = ANY (CAST(:ids AS bigint[])) AND reservation.status = 'CONFIRMED'
+        WHERE reservation.id = ANY (%(ids)s::bigint[]) AND reservation.status = 'CONFIRMED'
     ), decided AS (
         SELECT id, public_ref, public_id, starts_at, event_date,
             CASE
                 WHEN due_at IS NULL OR bought > due_at OR bought >= quiet_from THEN 'SKIPPED'
-                WHEN starts_at <= CAST(:now AS timestamptz) THEN 'MISSED'
-                WHEN cardinality(CAST(:nearer AS text[])) > 0 AND EXISTS (
+                WHEN starts_at <= %(now)s::timestamptz THEN 'MISSED'
+                WHEN cardinality(%(nearer)s::text[]) > 0 AND EXISTS (
                     SELECT FROM reminder AS nearer
-                    WHERE reservation_id = chosen.id AND nearer.kind = ANY (CAST(:nearer AS text[]))
+                    WHERE reservation_id = chosen.id AND nearer.kind = ANY (%(nearer)s::text[])
                         AND nearer.event_date = chosen.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
                 ELSE 'QUEUED'
             END AS state
-        FROM chosen WHERE bought <= CAST(:quiet_since AS timestamptz) OR starts_at <= CAST(:now AS timestamptz)
+        FROM chosen WHERE bought <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz
     ), reminded AS (
         INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
-        SELECT id, CAST(:kind AS text), event_date, state,
+        SELECT id, %(kind)s::text, event_date, state,
             CASE WHEN state = 'QUEUED' THEN {derived_event_id(_KEY)} END
         FROM decided ORDER BY id
         ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
@@ -472,5 +467,5 @@ _REMIND = f"""
 
 
 @cache
-def _remind(due_at: str) -> TextClause:
-    return text(_REMIND.format(due_at=due_at))
+def _remind(due_at: str) -> str:
+    return _REMIND.format(due_at=due_at)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import OutboxEvent, Publish
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
@@ -35,18 +36,18 @@ class StuckPayment:
 
 def stuck_payments(connection: Connection, limit: int = 100) -> tuple[StuckPayment, ...]:
     """The first `limit` reservations that wait for a person, in the order in which they were made."""
-    return tuple(StuckPayment(*row) for row in connection.execute(_LIST, {"limit": limit}))
+    return tuple(StuckPayment(*row) for row in connection.exec_driver_sql(_LIST, {"limit": limit}))
 
 
 def confirm(connection: Connection, reference: str, now: datetime) -> None:
     """Confirm the reservation `reference`: its buyer has paid, whatever became of the payment's messages.
 
     Raises:
-        InputError: there is no such reservation, or its payment is not stuck.
+        InvalidInput: there is no such reservation, or its payment is not stuck.
     """
     held = _locked(connection, reference)
-    connection.execute(
-        text("UPDATE reservation SET status = 'CONFIRMED', confirmed_at = CAST(:now AS timestamptz) WHERE id = :id"),
+    connection.exec_driver_sql(
+        "UPDATE reservation SET status = 'CONFIRMED', confirmed_at = %(now)s::timestamptz WHERE id = %(id)s",
         {"id": held.id, "now": now},
     )
 
@@ -55,17 +56,17 @@ def expire(connection: Connection, reference: str, now: datetime, by: str, publi
     """Release the reservation `reference`, and tell so in the same transaction; `by` says who decided it.
 
     Raises:
-        InputError: there is no such reservation, its payment is not stuck, or its money has come in
+        InvalidInput: there is no such reservation, its payment is not stuck, or its money has come in
             and was not given back.
     """
     held = _locked(connection, reference)
     # After the lock, in a statement of its own: a capture that committed while we waited is seen.
-    capture = connection.execute(_CAPTURE, {"id": held.id}).scalar_one_or_none()
+    capture = connection.exec_driver_sql(_CAPTURE, {"id": held.id}).scalar_one_or_none()
     if capture is not None:
-        raise InputError(
+        raise InvalidInput(
             f"Reservation {reference!r} has the capture {capture!r}; confirm it with --confirm, or refund it first."
         )
-    connection.execute(_EXPIRE, {"id": held.id, "now": now, "by": by})
+    connection.exec_driver_sql(_EXPIRE, {"id": held.id, "now": now, "by": by})
     publish(
         connection,
         OutboxEvent(
@@ -75,35 +76,25 @@ def expire(connection: Connection, reference: str, now: datetime, by: str, publi
 
 
 def _locked(connection: Connection, reference: str) -> Row[Any]:
-    held = connection.execute(_LOCK, {"reference": reference}).one_or_none()
+    held = connection.exec_driver_sql(_LOCK, {"reference": reference}).one_or_none()
     if held is None:
-        raise InputError(
+        raise InvalidInput(
             f"There is no reservation {reference!r}; `ticketflow reservations stuck` lists those to resolve."
         )
     if held.status != "ACTIVE" or held.stuck_reported_at is None:
-        raise InputError(
+        raise InvalidInput(
             f"The payment of reservation {reference!r} is not stuck (the reservation is {held.status}); "
             "`ticketflow reservations stuck` lists those that are."
         )
     return held
 
 
-_LIST = text(f"""
-    SELECT public_ref, event.external_ref, quantity, payment_started_at, stuck_reported_at,
-        EXISTS (SELECT {KEPT_CAPTURE})
-    FROM reservation JOIN event ON event.id = event_id
-    WHERE reservation.status = 'ACTIVE' AND stuck_reported_at IS NOT NULL
-    ORDER BY reservation.id LIMIT CAST(:limit AS bigint)
-""")
+_LIST = sql(__file__, "list", kept_capture=KEPT_CAPTURE)
 
-_LOCK = text("SELECT id, status, stuck_reported_at FROM reservation WHERE public_ref = :reference FOR UPDATE")
+_LOCK = "SELECT id, status, stuck_reported_at FROM reservation WHERE public_ref = %(reference)s FOR UPDATE"
 
-_CAPTURE = text(f"""
-    SELECT kept.external_ref
-    FROM reservation, LATERAL (SELECT external_ref {KEPT_CAPTURE} ORDER BY id LIMIT 1) AS kept
-    WHERE reservation.id = :id
-""")
+_CAPTURE = sql(__file__, "capture", kept_capture=KEPT_CAPTURE)
 
-_EXPIRE = text("""
-    UPDATE reservation SET status = 'EXPIRED', expired_at = CAST(:now AS timestamptz), expired_by = :by WHERE id = :id
-""")
+_EXPIRE = """
+    UPDATE reservation SET status = 'EXPIRED', expired_at = %(now)s::timestamptz, expired_by = %(by)s WHERE id = %(id)s
+"""

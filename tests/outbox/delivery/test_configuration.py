@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.outbox.delivery.messages import SECRETS, message, no_commit
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.outbox.delivery import Verdict
 from ticketflow_orch.outbox.delivery.configuration import Allowance, Delivery, Route, read_delivery
 from ticketflow_orch.outbox.delivery.file import FileTransport
@@ -151,7 +151,7 @@ def test_alerts_are_not_given_up_and_take_another_way_unless_one_is_said(read: R
     ],
 )
 def test_another_way_is_one_that_can_be_gone(read: Read, line: str, fault: str) -> None:
-    with pytest.raises(InputError, match=fault):
+    with pytest.raises(TicketflowError, match=fault):
         read(f"{WHOLE}\n{line}\n")
 
 
@@ -175,7 +175,9 @@ def test_transports_are_made_once_and_of_the_right_kind(read: Read) -> None:
     assert delivery.transport("mail") is delivery.transport("mail")
     delivery.close()
     known = "alerts-file, log, mail, partners, payments"
-    with pytest.raises(InputError, match=f"There is no destination 'post'; the configuration of delivery has {known}"):
+    with pytest.raises(
+        TicketflowError, match=f"There is no destination 'post'; the configuration of delivery has {known}"
+    ):
         delivery.transport("post")
 
 
@@ -199,7 +201,7 @@ def test_the_home_s_own_file_is_read_where_no_other_is_named(tmp_path: Path) -> 
 
 def test_the_demo_s_provider_takes_payouts_only(read: Read) -> None:
     text = WHOLE.replace('transport = "file"', 'transport = "demo"')
-    with pytest.raises(InputError, match="'log' takes nothing but payouts, which are PayoutRequested"):
+    with pytest.raises(TicketflowError, match="'log' takes nothing but payouts, which are PayoutRequested"):
         read(text)
 
 
@@ -225,7 +227,7 @@ def test_payouts_that_no_route_names_are_not_sent_twice_either(read: Read) -> No
     text = WHOLE.replace("[routes.PayoutRequested]", "[routes.EventClosed]")
     read(text)
     unsafe = text.replace('destination = "partners"', 'destination = "partners"\nremembers = 60\nin_doubt = "resend"')
-    with pytest.raises(InputError, match=r"routes\.PayoutRequested\.in_doubt = 'resend' could do twice"):
+    with pytest.raises(TicketflowError, match=r"routes\.PayoutRequested\.in_doubt = 'resend' could do twice"):
         read(unsafe)
 
 
@@ -339,7 +341,7 @@ HOOK = "destinations.partners"
 )
 def test_what_is_wrong_is_said_in_one_sentence(read: Read, tmp_path: Path, old: str, new: str, fault: str) -> None:
     assert old in WHOLE
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(TicketflowError) as refused:
         read(WHOLE.replace(old, new, 1))
     said = str(refused.value)
     assert said.startswith(str(tmp_path / "delivery.toml"))
@@ -355,7 +357,7 @@ def test_what_is_wrong_is_said_in_one_sentence(read: Read, tmp_path: Path, old: 
     ["", "tiny", "whsec_", "whsec_!", "whsec_" + base64.b64encode(b"x" * 23).decode(), "whsec_" + "A" * 88 + "=="],
 )
 def test_a_secret_that_cannot_sign_is_refused_by_its_variable(read: Read, value: str) -> None:
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(TicketflowError) as refused:
         read(WHOLE, ENVIRONMENT | {"TICKETFLOW_WEBHOOK_SECRET_OLD": value})
     said = str(refused.value)
     assert "TICKETFLOW_WEBHOOK_SECRET_OLD" in said
@@ -365,7 +367,7 @@ def test_a_secret_that_cannot_sign_is_refused_by_its_variable(read: Read, value:
 @pytest.mark.parametrize("value", ["Bearer 42\r\nX: y", " 42", "4é2", "\x00"])
 def test_a_header_is_one_line(read: Read, value: str) -> None:
     with pytest.raises(
-        InputError, match="PAYMENTS_TOKEN cannot be the header Authorization: give it one line of"
+        TicketflowError, match="PAYMENTS_TOKEN cannot be the header Authorization: give it one line of"
     ) as no:
         read(WHOLE, ENVIRONMENT | {"PAYMENTS_TOKEN": value})
     assert value not in str(no.value)
@@ -373,11 +375,11 @@ def test_a_header_is_one_line(read: Read, value: str) -> None:
 
 @pytest.mark.parametrize("value", ["contraseña", "two\nlines"])
 def test_a_password_is_one_that_mail_servers_understand(read: Read, value: str) -> None:
-    with pytest.raises(InputError, match=r"SMTP_PASSWORD cannot be a password: give it one line of") as refused:
+    with pytest.raises(TicketflowError, match=r"SMTP_PASSWORD cannot be a password: give it one line of") as refused:
         read(WHOLE, ENVIRONMENT | {"SMTP_PASSWORD": value})
     assert value not in str(refused.value)
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"TICKETFLOW_DELIVERY=.*nowhere.toml cannot be read \(No such file"):
+    with pytest.raises(TicketflowError, match=r"TICKETFLOW_DELIVERY=.*nowhere.toml cannot be read \(No such file"):
         read_delivery(Settings(delivery=tmp_path / "nowhere.toml"), {})

@@ -15,7 +15,7 @@ from sqlalchemy import Engine, text
 from tests.outbox.relay.world import DELIVERED, GONE, REFUSED, UNREACHED, Receiver, add, add_many, delivery, run, states
 from tests.support.cuts import fail
 from tests.support.sessions import becomes
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.outbox.admin import resume
 from ticketflow_orch.outbox.delivery import Message, Outcome
 from ticketflow_orch.outbox.relay import Drained
@@ -129,7 +129,7 @@ def test_it_ends_in_order_when_it_is_told_to(engine: Engine) -> None:
 
 def test_it_ends_when_its_routes_are_not_the_databases_any_more(engine: Engine) -> None:
     def agreed(_: object) -> None:
-        raise InputError("Other routes.")
+        raise InvalidInput("Other routes.")
 
-    with pytest.raises(InputError, match="Other routes"):
+    with pytest.raises(TicketflowError, match="Other routes"):
         run(engine, delivery(Receiver()), resident=True, agreed=agreed)

@@ -57,7 +57,7 @@ class Desk:
         return self.dice.random() < odds
 
 
-class ConnectionLost(Exception):  # noqa: N818 - it is no error, it is the behaviour
+class ConnectionLost(Exception):
     """No more is answered, and the connection is gone."""
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.outbox.delivery import Transport
 from ticketflow_orch.outbox.delivery.demo import DemoProvider
 from ticketflow_orch.outbox.delivery.destinations import (
@@ -141,14 +141,14 @@ class Delivery:
         """The transport to `destination`, the same one each time.
 
         Raises:
-            InputError: there is no destination of that name.
+            InvalidInput: there is no destination of that name.
         """
         made = self._made.get(destination)
         if made is not None:
             return made
         if destination not in self._makers:
             known = ", ".join(sorted(self._makers))
-            raise InputError(f"There is no destination {destination!r}; the configuration of delivery has {known}.")
+            raise InvalidInput(f"There is no destination {destination!r}; the configuration of delivery has {known}.")
         with self._lock:
             if destination not in self._made:
                 self._made[destination] = self._makers[destination]()
@@ -173,7 +173,7 @@ def read_delivery(settings: Settings, environment: Mapping[str, str] = os.enviro
     """What `delivery_file` says; without one, all events go to `<home>/outbox.jsonl`.
 
     Raises:
-        InputError: something in it, or a variable that it names, is missing or wrong; names the file and the key.
+        InvalidInput: something in it, or a variable that it names, is missing or wrong; names the file and the key.
     """
     name, tables = _read(settings)
     try:
@@ -185,8 +185,8 @@ def read_delivery(settings: Settings, environment: Mapping[str, str] = os.enviro
         makers = {key: _maker(table, settings.home, environment) for key, table in destinations.items()}
         for kind in sorted(NEVER_TWICE):
             _require_safe(kind, routes.get(kind, routes["default"]))
-    except InputError as error:
-        raise InputError(f"{name}: {error}") from None
+    except TicketflowError as error:
+        raise InvalidInput(f"{name}: {error}") from None
     return Delivery(
         routes=named,
         default=routes["default"],
@@ -236,14 +236,14 @@ def read_routes(settings: Settings) -> str:
     has no line. Needs none of the variables that the file names.
 
     Raises:
-        InputError: something in the file is missing or wrong; names the file and the key.
+        InvalidInput: something in the file is missing or wrong; names the file and the key.
     """
     name, tables = _read(settings)
     for kind, table in tables.routes.items():
         try:
             _route(kind, table, tables.destinations)
-        except InputError as error:
-            raise InputError(f"{name}: {error}") from None
+        except TicketflowError as error:
+            raise InvalidInput(f"{name}: {error}") from None
     return _digest(tables)
 
 
@@ -276,13 +276,13 @@ def _read(settings: Settings) -> tuple[str, _Document]:
     try:
         tables = _Document.model_validate(tomllib.loads(file.read_text("utf-8")))
     except OSError as error:
-        raise InputError(f"TICKETFLOW_DELIVERY={name} cannot be read ({error.strerror}); name a TOML file.") from None
+        raise InvalidInput(f"TICKETFLOW_DELIVERY={name} cannot be read ({error.strerror}); name a TOML file.") from None
     except ValidationError as error:
-        raise InputError(f"{name}: {_sentence(error.errors()[0])}") from None
+        raise InvalidInput(f"{name}: {_sentence(error.errors()[0])}") from None
     except ValueError as error:
-        raise InputError(f"{name} is not TOML: {error}.") from None
+        raise InvalidInput(f"{name} is not TOML: {error}.") from None
     if "default" not in tables.routes:
-        raise InputError(f"{name}: [routes.default] is missing; say where events go that no other route names.")
+        raise InvalidInput(f"{name}: [routes.default] is missing; say where events go that no other route names.")
     return name, tables
 
 
@@ -330,32 +330,32 @@ def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestinat
     if kind not in {"default", ALERTS_ROUTE}:
         try:
             require_event_type(kind)
-        except InputError as error:
-            raise InputError(f"routes.{kind}: {error}") from None
+        except TicketflowError as error:
+            raise InvalidInput(f"routes.{kind}: {error}") from None
     target = destinations.get(table.destination)
     if target is None:
-        raise InputError(
+        raise InvalidInput(
             f"routes.{kind}.destination = {table.destination!r} is no destination; "
             f"describe it in [destinations.{table.destination}]."
         )
     if isinstance(target, SmtpDestination) and kind not in MAILS:
-        raise InputError(
+        raise InvalidInput(
             f"routes.{kind}.destination = {table.destination!r} takes nothing but mails, which are "
             f"{', '.join(sorted(MAILS))}; name a webhook or a file."
         )
     if isinstance(target, DemoDestination) and kind not in NEVER_TWICE:
-        raise InputError(
+        raise InvalidInput(
             f"routes.{kind}.destination = {table.destination!r} takes nothing but payouts, which are "
             f"{' and '.join(sorted(NEVER_TWICE))}; name a webhook or a file."
         )
     if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
-        raise InputError(
+        raise InvalidInput(
             f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
             f"{table.destination} would have to be a webhook with a look_up_url."
         )
     remembers = _remembers(table, target)
     if table.in_doubt == "look_up" and remembers is None:
-        raise InputError(
+        raise InvalidInput(
             f"routes.{kind}.in_doubt = 'look_up' has no effect on a receiver that never forgets; "
             "say how long it remembers."
         )
@@ -381,16 +381,18 @@ def _gives_up_after(kind: str, table: _RouteTable | None) -> timedelta:
 def _otherwise(kind: str, route: Route, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
     name = str(table.otherwise)
     if kind != ALERTS_ROUTE and kind not in ALERTS:
-        raise InputError(f"routes.{kind}.otherwise is for alerts only, which may come twice; leave it out.")
+        raise InvalidInput(f"routes.{kind}.otherwise is for alerts only, which may come twice; leave it out.")
     target = destinations.get(name)
     if target is None or name == route.destination or not isinstance(target, WebhookDestination | FileDestination):
-        raise InputError(f"routes.{kind}.otherwise = {name!r} is no other webhook or file; name a destination that is.")
+        raise InvalidInput(
+            f"routes.{kind}.otherwise = {name!r} is no other webhook or file; name a destination that is."
+        )
     return _second(route, name, target)
 
 
 def _require_safe(kind: str, route: Route) -> None:
     if route.in_doubt == "resend":
-        raise InputError(
+        raise InvalidInput(
             f"routes.{kind}.in_doubt = 'resend' could do twice what nobody can undo; write 'look_up' or 'hold'."
         )
 

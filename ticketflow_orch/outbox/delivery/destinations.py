@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from ticketflow_orch.errors import InputError
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.settings import Length
 
 # Chosen so that a receiver cannot forge a signature, and as Standard Webhooks has them.
@@ -221,14 +221,14 @@ def webhook_secrets(destination: WebhookDestination, environment: Mapping[str, s
     """The values of the variables that `destination` names.
 
     Raises:
-        InputError: one is not set or malformed; names the variable, never the value.
+        InvalidInput: one is not set or malformed; names the variable, never the value.
     """
     keys = tuple(_key(name, _variable(name, environment)) for name in destination.secrets)
     headers = {header: _variable(name, environment) for header, name in destination.headers.items()}
     for header, value in headers.items():
         if not re.fullmatch(r"[!-~]([ -~]*[!-~])?", value):
             name = destination.headers[header]
-            raise InputError(f"{name} cannot be the header {header}: give it one line of printable ASCII.")
+            raise InvalidInput(f"{name} cannot be the header {header}: give it one line of printable ASCII.")
     return WebhookSecrets(keys, headers)
 
 
@@ -236,20 +236,20 @@ def smtp_password(destination: SmtpDestination, environment: Mapping[str, str]) 
     """The value of the variable that `destination` names, if it names one.
 
     Raises:
-        InputError: it is not set or malformed; names the variable, never the value.
+        InvalidInput: it is not set or malformed; names the variable, never the value.
     """
     if destination.password is None:
         return None
     value = _variable(destination.password, environment)
     if not re.fullmatch(r"[ -~]+", value):
-        raise InputError(f"{destination.password} cannot be a password: give it one line of printable ASCII.")
+        raise InvalidInput(f"{destination.password} cannot be a password: give it one line of printable ASCII.")
     return value
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:
     value = environment.get(name, "")
     if not value:
-        raise InputError(f"{name} is not set; the configuration of delivery names it, so give it a value.")
+        raise InvalidInput(f"{name} is not set; the configuration of delivery names it, so give it a value.")
     return value
 
 
@@ -259,5 +259,5 @@ def _key(name: str, value: str) -> bytes:
     except binascii.Error:
         key = b""
     if not value.startswith("whsec_") or len(key) not in SECRET_BYTES:
-        raise InputError(f"{name} cannot sign webhooks: give it whsec_ and the base64 of 24 to 64 random bytes.")
+        raise InvalidInput(f"{name} cannot sign webhooks: give it whsec_ and the base64 of 24 to 64 random bytes.")
     return key

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch import clock
 from ticketflow_orch.local.account import owner_name
@@ -86,7 +86,7 @@ def connections_for(delivery: Delivery) -> int:
 
 def is_resident(connection: Connection) -> bool:
     """Whether a relay that stays is connected to this database."""
-    return bool(connection.execute(_RESIDENT, {"name": f"%{RESIDENT}%"}).scalar_one())
+    return bool(connection.exec_driver_sql(_RESIDENT, {"name": f"%{RESIDENT}%"}).scalar_one())
 
 
 def longest_attempt(delivery: Delivery) -> timedelta:
@@ -118,11 +118,11 @@ def drain(
     to take, and as long as that takes the other destinations are served; whatever is claimed and not begun goes back at
     once, without having used up an attempt. `patience_with` destinations that fail says how long they are left alone.
     `engine` should offer `connections_for(delivery)`. `agreed` is asked before anything is claimed and about twice a
-    second: by raising InputError it ends the drain. A `resident` drain waits for what comes, and hears of it at once,
-    until `stop` is set.
+    second: by raising TicketflowError it ends the drain. A `resident` drain waits for what comes, and hears of it at
+    once, until `stop` is set.
 
     Raises:
-        InputError: by `agreed`.
+        InvalidInput: by `agreed`.
         DBAPIError: the database refuses, or was away when the time was over; what was claimed is due again when its
             lease is over.
     """
@@ -143,7 +143,7 @@ def drain(
     )
     _work(shift)
     with engine.connect() as connection:
-        left = connection.execute(_LEFT).scalar_one()
+        left = connection.exec_driver_sql(_LEFT).scalar_one()
     tally = shift.tally
     return Drained(
         delivered=tally["DELIVERED"],
@@ -249,12 +249,12 @@ def _send_alone(shift: Shift, connection: Connection, claimed: Claimed) -> None:
         shift.end(connection, ended)
 
 
-_LEFT = text("""
+_LEFT = """
     SELECT count(*) FROM (
         SELECT FROM outbox_event WHERE ended_at IS NULL AND available_at <= statement_timestamp() LIMIT 100000
     ) AS due
-""")
+"""
 
-_RESIDENT = text("""
-    SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE :name)
-""")
+_RESIDENT = """
+    SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE %(name)s)
+"""

@@ -15,10 +15,11 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import database_fault
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.text import without_addresses
 from ticketflow_orch.outbox.alerts import ALERT, Alert, alert_all, alert_once
 from ticketflow_orch.outbox.delivery import Outcome, Verdict
@@ -132,7 +133,7 @@ class Finisher:
     def _stop(self, connection: Connection, destination: str, end: Ended, now: datetime) -> None:
         reason = None if end.reason is None else without_addresses(end.reason)
         values = {"name": destination, "reason": reason, "stopped_by": f"relay {self.owner}"}
-        since = connection.execute(_STOP, values).scalar_one_or_none()
+        since = connection.exec_driver_sql(_STOP, values).scalar_one_or_none()
         if since is not None:
             told = {"destination": destination, "reason": reason}
             key = f"{destination} {since.isoformat()}"
@@ -213,7 +214,7 @@ def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> l
     by_id = {end.claimed.id: end for end in ends}
     if all(end.state == "DELIVERED" for end in ends):
         values = _fence(ends) | {"responses": [answer(end.outcome) for end in ends]}
-        rows = connection.execute(_DELIVERED, values)
+        rows = connection.exec_driver_sql(_DELIVERED, values)
     else:
         values = _fence(ends) | {
             "states": [end.state for end in ends],
@@ -232,7 +233,7 @@ def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> l
             "cap": backoff.cap.total_seconds(),
             "longest_wish": backoff.longest_wish.total_seconds(),
         }
-        rows = connection.execute(_ENDED, values)
+        rows = connection.exec_driver_sql(_ENDED, values)
     return [by_id[event_id] for event_id in rows.scalars()]
 
 
@@ -248,62 +249,20 @@ def _fence(ends: Sequence[Ended]) -> dict[str, object]:
 
 
 # The usual end by itself: three arrays instead of nine.
-_DELIVERED = text("""
+_DELIVERED = """
     UPDATE outbox_event AS event
     SET state = 'DELIVERED', ended_at = clock_timestamp(), available_at = NULL, lease_until = NULL, owner = NULL,
         last_attempt_at = clock_timestamp(), last_error = NULL, last_response = mine.response, last_owner = event.owner
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:responses AS text[]))
+    FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(responses)s::text[])
         AS mine (id, attempt, response)
     WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
     RETURNING event.id
-""")
+"""
 
-# A doubt that an earlier attempt left is not cleared by a later one that was refused. What is held at its first attempt
-# was not tried. What nothing reached keeps its turn: its destination is left alone as a whole.
-_ENDED = text("""
-    WITH done AS (
-    UPDATE outbox_event AS event
-    SET state = mine.state, owner = NULL, lease_until = NULL, last_attempt_at = clock_timestamp(), lost = 0,
-        last_owner = event.owner,
-        tried_since = CASE WHEN mine.outcome IS NULL THEN tried_since
-            ELSE coalesce(tried_since, clock_timestamp() - make_interval(secs => mine.took)) END,
-        attempts_forgiven = attempts_forgiven + CAST(NOT mine.counts AS integer),
-        available_at = CASE WHEN mine.state <> 'PENDING' THEN NULL
-            WHEN mine.throttled THEN clock_timestamp() + make_interval(secs => random() * least(
-                CAST(:longest_moment AS float), CAST(:base AS float) * power(2, least(attempts - 1, 6))))
-            WHEN NOT mine.counts THEN available_at
-            ELSE clock_timestamp() + make_interval(secs => greatest(
-                random() * least(CAST(:cap AS float),
-                    CAST(:base AS float) * power(2, least(attempts - attempts_forgiven - 1, 30))),
-                CASE WHEN mine.wish IS NOT NULL
-                    THEN least(mine.wish, CAST(:longest_wish AS float)) + random() * CAST(:base AS float) END)) END,
-        ended_at = CASE WHEN mine.state IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
-        first_attempt_at = CASE WHEN mine.state <> 'HELD' OR attempts > attempts_forgiven + 1 THEN first_attempt_at END,
-        doubtful_since = CASE WHEN mine.doubt THEN coalesce(doubtful_since, clock_timestamp())
-            WHEN NOT mine.doubt THEN NULL ELSE doubtful_since END,
-        last_error = mine.reason, last_response = coalesce(mine.response, last_response),
-        reconsider_until = mine.reconsider_until
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:states AS text[]),
-            CAST(:reasons AS text[]), CAST(:responses AS text[]), CAST(:wishes AS float[]),
-            CAST(:doubts AS boolean[]), CAST(:count AS boolean[]), CAST(:reconsider AS timestamptz[]),
-            CAST(:throttled AS boolean[]), CAST(:destinations AS text[]), CAST(:outcomes AS text[]),
-            CAST(:took AS float[]))
-        AS mine (id, attempt, state, reason, response, wish, doubt, counts, reconsider_until, throttled, destination,
-            outcome, took)
-    WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
-    RETURNING event.id, mine.attempt, mine.took, last_owner, mine.destination, mine.outcome, mine.reason, mine.response
-    ), kept AS (
-        INSERT INTO outbox_attempt (outbox_id, attempt, began_at, owner, destination, outcome, error, response)
-        SELECT id, attempt, clock_timestamp() - make_interval(secs => took), last_owner, destination, outcome, reason,
-            response
-        FROM done WHERE outcome IS NOT NULL
-        ON CONFLICT DO NOTHING
-    )
-    SELECT id FROM done
-""")
+_ENDED = sql(__file__, "ended")
 
-_STOP = text("""
+_STOP = """
     INSERT INTO delivery_stop (kind, name, reason, stopped_by)
-    VALUES ('DESTINATION', :name, :reason, :stopped_by)
+    VALUES ('DESTINATION', %(name)s, %(reason)s, %(stopped_by)s)
     ON CONFLICT (kind, name) DO NOTHING RETURNING stopped_at
-""")
+"""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
+
+from ticketflow_orch.db.sql_files import sql
 
 # In seconds: a turn that is further away is not waited for.
 SOON = 5.0
@@ -45,7 +47,7 @@ WELL = Condition()
 
 def conditions(connection: Connection) -> dict[str, Condition]:
     """How each destination does of which anything is known."""
-    return {row.name: Condition(*row[:7]) for row in connection.execute(_CONDITIONS)}
+    return {row.name: Condition(*row[:7]) for row in connection.exec_driver_sql(_CONDITIONS)}
 
 
 def still(column: str, most: str) -> str:
@@ -66,4 +68,4 @@ _KNOWN = f"""
 
 RETURNING = f"RETURNING {_KNOWN}"
 
-_CONDITIONS = text(f"SELECT {_KNOWN} FROM delivery_destination")
+_CONDITIONS = sql(__file__, "conditions", known=_KNOWN)

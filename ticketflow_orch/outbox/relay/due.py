@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.delivery.configuration import Delivery, Route
 from ticketflow_orch.outbox.relay.conditions import WELL, Condition, conditions
 
@@ -93,7 +94,7 @@ class Round:
 def waiting(connection: Connection) -> Waiting:
     """What there is to deliver at all: one index probe a type; and how the destinations do."""
     known = conditions(connection)
-    rows = connection.execute(_WAITING).all()
+    rows = connection.exec_driver_sql(_WAITING).all()
     return Waiting(
         types=tuple(row.name for row in rows if row.what == "TYPE"),
         stopped_types=frozenset(row.name for row in rows if row.what == "EVENT_TYPE"),
@@ -120,16 +121,16 @@ def is_due(connection: Connection, delivery: Delivery, walk: Round) -> bool:
         "after_type": walk.after[0],
         "after_id": walk.after[1],
     }
-    found, full = connection.execute(_DUE_OLDEST, values).one()
+    found, full = connection.exec_driver_sql(_DUE_OLDEST, values).one()
     if found or not full:
         return bool(found)
-    row = connection.execute(_DUE_SCATTERED, values).one()
+    row = connection.exec_driver_sql(_DUE_SCATTERED, values).one()
     walk.closed = row.visited < PROBED
     walk.after = ("", "") if walk.closed else (row.last_type, row.last_id)
     return bool(row.found)
 
 
-_WAITING = text("""
+_WAITING = """
     WITH RECURSIVE kind (name) AS (
         (SELECT event_type FROM outbox_event WHERE ended_at IS NULL ORDER BY event_type LIMIT 1)
         UNION ALL
@@ -140,7 +141,7 @@ _WAITING = text("""
     SELECT 'TYPE' AS what, name FROM kind WHERE name IS NOT NULL
     UNION ALL
     SELECT kind, name FROM delivery_stop
-""")
+"""
 
 # A statement's own time serves as index condition, which the ever-changing clock cannot. What is in flight stands in
 # front of what could go, and is left out: it would fill the window. The types take turns, so that none waits for
@@ -148,13 +149,13 @@ _WAITING = text("""
 OLDEST = """
     seen AS MATERIALIZED (
         SELECT due.*
-        FROM unnest(CAST(:types AS text[])) AS kind (event_type) CROSS JOIN LATERAL (
+        FROM unnest(%(types)s::text[]) AS kind (event_type) CROSS JOIN LATERAL (
             SELECT event_type, aggregate_type, aggregate_id, id, state, lease_until,
                 row_number() OVER (ORDER BY available_at, id) AS turn
             FROM outbox_event
             WHERE event_type = kind.event_type AND ended_at IS NULL AND available_at <= statement_timestamp()
                 AND (state = 'PENDING' OR lease_until < statement_timestamp())
-            ORDER BY available_at, id LIMIT CAST(:window AS bigint)
+            ORDER BY available_at, id LIMIT %(window)s::bigint
         ) AS due
         ORDER BY turn
     )
@@ -162,12 +163,12 @@ OLDEST = """
 
 # Only the index on what waits has this order, in either direction. An equality would make the key as good an order, and
 # the planner would go through all that was ever delivered.
-MAY_BLOCK = "ended_at IS NULL AND NOT (state = 'DEAD' AND event_type = ANY (CAST(:skipping AS text[])))"
+MAY_BLOCK = "ended_at IS NULL AND NOT (state = 'DEAD' AND event_type = ANY (%(skipping)s::text[]))"
 
 HEADS = f"""
     head (aggregate_type, aggregate_id, id, event_type, state, available_at, lease_until) AS (
         (SELECT aggregate_type, aggregate_id, id, event_type, state, available_at, lease_until FROM outbox_event
-        WHERE {MAY_BLOCK} AND (aggregate_type, aggregate_id) > (CAST(:after_type AS text), CAST(:after_id AS text))
+        WHERE {MAY_BLOCK} AND (aggregate_type, aggregate_id) > (%(after_type)s::text, %(after_id)s::text)
         ORDER BY aggregate_type, aggregate_id, id LIMIT 1)
         UNION ALL
         SELECT next.*
@@ -189,28 +190,12 @@ IS_HEAD = f"""
 """
 
 FULL = """
-    coalesce((SELECT bool_or(count >= CAST(:window AS bigint))
+    coalesce((SELECT bool_or(count >= %(window)s::bigint)
         FROM (SELECT count(*) AS count FROM seen GROUP BY event_type) AS counted), false)
 """
 
 IS_LOST = "state = 'INFLIGHT' AND lease_until < clock_timestamp()"
 
-_DUE_OLDEST = text(f"""
-    WITH {OLDEST}
-    SELECT EXISTS (SELECT FROM seen WHERE {IS_LOST})
-        OR EXISTS (SELECT FROM seen WHERE state = 'PENDING' AND {IS_HEAD}) AS found,
-        {FULL} AS full
-""")
+_DUE_OLDEST = sql(__file__, "due_oldest", oldest=OLDEST, is_lost=IS_LOST, is_head=IS_HEAD, full=FULL)
 
-_DUE_SCATTERED = text(f"""
-    WITH RECURSIVE {HEADS}, visited AS MATERIALIZED (
-        SELECT * FROM head LIMIT CAST(:visited AS bigint)
-    )
-    SELECT (SELECT count(*) FROM visited) AS visited, last.*,
-        EXISTS (SELECT FROM visited
-            WHERE event_type = ANY (CAST(:types AS text[])) AND available_at <= statement_timestamp()
-                AND (state = 'PENDING' OR {IS_LOST})) AS found
-    FROM (SELECT max(aggregate_type) AS last_type FROM visited) AS type CROSS JOIN LATERAL (
-        SELECT type.last_type, max(aggregate_id) AS last_id FROM visited WHERE aggregate_type = type.last_type
-    ) AS last
-""")
+_DUE_SCATTERED = sql(__file__, "due_scattered", heads=HEADS, is_lost=IS_LOST)

@@ -6,7 +6,7 @@ import logging
 import time
 from datetime import timedelta
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from ticketflow_orch.db.engine import transaction
@@ -66,7 +66,7 @@ def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> C
         try:
             with transaction(engine) as connection:
                 values = {"id": claimed.id, "attempt": claimed.message.attempt}
-                ours = connection.execute(_COMMIT, values).rowcount == 1
+                ours = connection.exec_driver_sql(_COMMIT, values).rowcount == 1
         except SQLAlchemyError as error:
             raise _UnansweredError("The database did not say whether the lease is still ours.") from error
         if not ours:
@@ -152,8 +152,8 @@ def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended |
             return Ended(claimed, _next(claimed, route, claimed.doubt is not None), found, found.error)
 
 
-_COMMIT = text("""
+_COMMIT = """
     UPDATE outbox_event SET doubtful_since = coalesce(doubtful_since, clock_timestamp())
-    WHERE id = CAST(:id AS bigint) AND attempts = CAST(:attempt AS integer) AND state = 'INFLIGHT'
+    WHERE id = %(id)s::bigint AND attempts = %(attempt)s::integer AND state = 'INFLIGHT'
         AND lease_until > clock_timestamp()
-""")
+"""

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Row, TextClause, text
+from sqlalchemy import Connection, Row
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.outbox.relay.due import FULL, HEADS, IS_HEAD, IS_LOST, OLDEST, VISITED, Round
 
@@ -108,7 +109,7 @@ def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Rou
         "after_type": walk.after[0],
         "after_id": walk.after[1],
     }
-    rows = connection.execute(_CLAIM_SCATTERED, values).all()
+    rows = connection.exec_driver_sql(_CLAIM_SCATTERED, values).all()
     claimed = _claimed(rows, at, wanted)
     # What was visited behind the last that was wanted comes next.
     walk.closed = rows[0].visited < VISITED and len(claimed) < size
@@ -119,7 +120,7 @@ def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Rou
 def claim_lost(connection: Connection, wanted: Wanted, lost: Lost) -> Claimed | None:
     """Claim an event whose holder let the lease run out; None when somebody else has by now."""
     at = time.monotonic()
-    claimed = _claimed(connection.execute(_CLAIM_LOST, {**wanted.parameters, "id": lost.id}).all(), at, wanted)
+    claimed = _claimed(connection.exec_driver_sql(_CLAIM_LOST, {**wanted.parameters, "id": lost.id}).all(), at, wanted)
     return claimed[0] if claimed else None
 
 
@@ -130,13 +131,13 @@ def give_back(connection: Connection, unsent: Sequence[Claimed]) -> None:
         "attempts": [one.message.attempt for one in unsent],
         "doubtful": [one.doubt is not None for one in unsent],
     }
-    connection.execute(_GIVE_BACK, values)
+    connection.exec_driver_sql(_GIVE_BACK, values)
 
 
-def _claim_seen(connection: Connection, statement: TextClause, wanted: Wanted, size: int, window: int) -> Look:
+def _claim_seen(connection: Connection, statement: str, wanted: Wanted, size: int, window: int) -> Look:
     window = math.ceil(window / len(wanted.types))
     at = time.monotonic()
-    rows = connection.execute(statement, {**wanted.parameters, "size": size, "window": window}).all()
+    rows = connection.exec_driver_sql(statement, {**wanted.parameters, "size": size, "window": window}).all()
     claimed = _claimed(rows, at, wanted)
     return Look(claimed, _lost(rows[0], wanted), blocked=rows[0].full and len(claimed) < size)
 
@@ -186,29 +187,29 @@ def _lost(row: Row[Any], wanted: Wanted) -> tuple[Lost, ...]:
 # Whoever comes first has the row; once it is locked, it is judged anew as it is then. A head remains one meanwhile.
 _LOCK = """
     event.state = 'PENDING' AND event.available_at <= statement_timestamp()
-    LIMIT CAST(:size AS bigint) FOR UPDATE OF event SKIP LOCKED
+    LIMIT %(size)s::bigint FOR UPDATE OF event SKIP LOCKED
 """
 
 
 def _taking(source: str, doubt: str = "event.doubtful_since", also: str = "") -> str:
     return f"""
         UPDATE outbox_event AS event
-        SET state = 'INFLIGHT', owner = CAST(:owner AS text), attempts = event.attempts + 1,
-            lease_until = clock_timestamp() + make_interval(secs => CAST(:lease AS float)),
+        SET state = 'INFLIGHT', owner = %(owner)s::text, attempts = event.attempts + 1,
+            lease_until = clock_timestamp() + make_interval(secs => %(lease)s::float),
             first_attempt_at = coalesce(event.first_attempt_at, clock_timestamp()), doubtful_since = {doubt},
-            destination = CASE WHEN {doubt} IS NULL THEN CAST(:destination AS text)
-                ELSE coalesce(event.destination, CAST(:destination AS text)) END {also}
+            destination = CASE WHEN {doubt} IS NULL THEN %(destination)s::text
+                ELSE coalesce(event.destination, %(destination)s::text) END {also}
         FROM {source}
         WHERE event.id = {source}.id
         RETURNING event.id, event_id, event.event_type, event.aggregate_type, event.aggregate_id,
-            CAST(payload AS text) AS data, occurred_at, body, attempts, attempts - attempts_forgiven AS counted,
+            payload::text AS data, occurred_at, body, attempts, attempts - attempts_forgiven AS counted,
             CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt, destination,
             CAST(extract(epoch FROM clock_timestamp() - tried_since) AS float) AS age, lost
     """
 
 
-def _of_seen(order: str = "") -> TextClause:
-    return text(f"""
+def _of_seen(order: str = "") -> str:
+    return f"""
         WITH {OLDEST}, head AS MATERIALIZED (
             SELECT id FROM seen WHERE state = 'PENDING' AND {IS_HEAD} {order}
         ), free AS MATERIALIZED (
@@ -217,65 +218,36 @@ def _of_seen(order: str = "") -> TextClause:
         SELECT taken.*, {FULL} AS full, lost.*
         FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
         LEFT JOIN taken ON true
-    """)
+    """
 
 
 _CLAIM_OLDEST = _of_seen()
 _CLAIM_ANY = _of_seen("ORDER BY random()")
 
-_CLAIM_SCATTERED = text(f"""
-    WITH RECURSIVE {HEADS}, visited AS MATERIALIZED (
-        SELECT * FROM head LIMIT CAST(:visited AS bigint)
-    ), seen AS MATERIALIZED (
-        SELECT * FROM visited
-        WHERE event_type = ANY (CAST(:types AS text[])) AND visited.available_at <= statement_timestamp()
-    ), free AS MATERIALIZED (
-        SELECT event.id, event.aggregate_type, event.aggregate_id
-        FROM seen JOIN outbox_event AS event USING (id) WHERE {_LOCK}
-    ), taken AS ({_taking("free")})
-    SELECT taken.*, (SELECT count(*) FROM visited) AS visited, last.*, lost.*
-    FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
-    LEFT JOIN (
-        SELECT aggregate_type AS last_type, aggregate_id AS last_id FROM (
-            SELECT aggregate_type, aggregate_id FROM free
-            WHERE (SELECT count(*) FROM free) >= CAST(:size AS bigint)
-            UNION ALL
-            SELECT aggregate_type, aggregate_id FROM visited
-            WHERE (SELECT count(*) FROM free) < CAST(:size AS bigint)
-        ) AS passed ORDER BY 1 DESC, 2 DESC LIMIT 1
-    ) AS last ON true
-    LEFT JOIN taken ON true
-""")
+_CLAIM_SCATTERED = sql(
+    __file__, "claim_scattered", heads=HEADS, lock=_LOCK, taking_free=_taking("free"), is_lost=IS_LOST
+)
 
 # Where its commit would have been written down, a lost attempt that shows none was never sent.
 _DOUBT_OF_LOST = """
-    coalesce(event.doubtful_since, CASE WHEN event.event_type <> ALL (CAST(:committing AS text[]))
+    coalesce(event.doubtful_since, CASE WHEN event.event_type <> ALL (%(committing)s::text[])
         THEN clock_timestamp() END)
 """
 
 # Nobody can say how the attempt ended, only that it was made, and by whom.
 _COUNT_LOST = ", lost = event.lost + 1, tried_since = coalesce(event.tried_since, event.lease_until)"
 
-_CLAIM_LOST = text(f"""
-    WITH found AS MATERIALIZED (
-        SELECT id, attempts AS lost_attempt, owner AS lost_owner, destination AS lost_destination, lease_until AS ended
-        FROM outbox_event WHERE id = CAST(:id AS bigint) AND {IS_LOST} FOR UPDATE SKIP LOCKED
-    ), kept AS (
-        INSERT INTO outbox_attempt (outbox_id, attempt, ended_at, owner, destination, outcome, error)
-        SELECT id, lost_attempt, ended, lost_owner, lost_destination, 'lost', 'Its relay went away with it.' FROM found
-        ON CONFLICT DO NOTHING
-    ) {_taking("found", _DOUBT_OF_LOST, _COUNT_LOST)}
-""")
+_CLAIM_LOST = sql(__file__, "claim_lost", is_lost=IS_LOST, taking_found=_taking("found", _DOUBT_OF_LOST, _COUNT_LOST))
 
 # Not sent, so not tried, unless an earlier attempt ended or was lost. Ended ones may all be forgiven by now. A commit
 # that was written down without our hearing of it leaves no doubt.
-_GIVE_BACK = text("""
+_GIVE_BACK = """
     UPDATE outbox_event AS event
     SET state = 'PENDING', owner = NULL, lease_until = NULL, attempts_forgiven = attempts_forgiven + 1,
         first_attempt_at = CASE WHEN last_attempt_at IS NOT NULL OR attempts > attempts_forgiven + 1
             THEN first_attempt_at END,
         doubtful_since = CASE WHEN mine.doubtful THEN doubtful_since END
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:doubtful AS boolean[]))
+    FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(doubtful)s::boolean[])
         AS mine (id, attempt, doubtful)
     WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
-""")
+"""

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.text import without_addresses
 from ticketflow_orch.outbox.delivery import Verdict
 from ticketflow_orch.outbox.delivery.configuration import Allowance
@@ -106,13 +107,13 @@ class Pace:
 
     def probe(self, connection: Connection, lease: float) -> bool:
         """Whether this relay may try it with one event; no other may for `lease` seconds, or until that has ended."""
-        self.probing = connection.execute(_PROBE, {"name": self.name, "lease": lease}).rowcount == 1
+        self.probing = connection.exec_driver_sql(_PROBE, {"name": self.name, "lease": lease}).rowcount == 1
         return self.probing
 
     def forgo(self, connection: Connection) -> None:
         """Let others try it: there was nothing to try it with, or nothing came of it."""
         self.probing = False
-        connection.execute(_FORGO, {"name": self.name})
+        connection.exec_driver_sql(_FORGO, {"name": self.name})
 
     def reserve(self, connection: Connection, wanted: int) -> list[float]:
         """From when on, by the monotonic clock, each of at most `wanted` events may be begun; only those soon."""
@@ -121,7 +122,7 @@ class Pace:
             return [0.0] * wanted
         turns = min(wanted, max(1, int(rate * SOON)))
         values = {"name": self.name, "needed": turns / rate, "soon": SOON}
-        wait = connection.execute(_RESERVE, values).scalar_one_or_none()
+        wait = connection.exec_driver_sql(_RESERVE, values).scalar_one_or_none()
         if wait is None:
             return []
         now = time.monotonic()
@@ -230,8 +231,8 @@ class Pace:
         asked = min(max(wishes, default=0.0), self._patience.asked.total_seconds())
         return {"name": self.name, "error": _error(ends[-1]) if ends else None, "asked": asked}
 
-    def _write(self, connection: Connection, statement: TextClause, values: dict[str, object]) -> Failing | None:
-        row = connection.execute(statement, values).one_or_none()
+    def _write(self, connection: Connection, statement: str, values: dict[str, object]) -> Failing | None:
+        row = connection.exec_driver_sql(statement, values).one_or_none()
         if row is None:
             return None
         with self._lock:
@@ -246,7 +247,7 @@ class Pace:
 def end_failures(connection: Connection, names: Sequence[str]) -> None:
     """Let the destinations `names` fail no more: there is nothing by which they could show that they do not."""
     if names:
-        connection.execute(_ARE_IDLE, {"names": list(names)})
+        connection.exec_driver_sql(_ARE_IDLE, {"names": list(names)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,33 +264,22 @@ def _error(end: Ended) -> str | None:
     return None if end.reason is None else storable(without_addresses(end.reason))
 
 
-def _telling(statement: str) -> TextClause:
+def _telling(statement: str) -> str:
     """`statement`, which changes a destination, and how that does then."""
-    return text(f"{statement} {RETURNING}")
+    return f"{statement} {RETURNING}"
 
 
-_PROBE = text(f"""
-    UPDATE delivery_destination SET probe_until = clock_timestamp() + make_interval(secs => CAST(:lease AS float))
-    WHERE name = CAST(:name AS text) AND open_until IS NOT NULL AND {still("open_until", OPEN)} IS NOT TRUE
-        AND {still("probe_until", PROBED)} IS NOT TRUE
-""")
+_PROBE = sql(
+    __file__, "probe", still_open_until=still("open_until", OPEN), still_probe_until=still("probe_until", PROBED)
+)
 
-_FORGO = text("UPDATE delivery_destination SET probe_until = NULL WHERE name = CAST(:name AS text)")
+_FORGO = "UPDATE delivery_destination SET probe_until = NULL WHERE name = %(name)s::text"
 
-_RESERVE = text(f"""
-    INSERT INTO delivery_destination AS known (name, next_at)
-    VALUES (CAST(:name AS text), clock_timestamp() + make_interval(secs => CAST(:needed AS float)))
-    ON CONFLICT (name) DO UPDATE
-    SET next_at = make_interval(secs => CAST(:needed AS float))
-        + CASE WHEN {still("known.next_at", NEXT)} THEN known.next_at ELSE clock_timestamp() END
-    WHERE ({still("known.next_at", NEXT)}
-        AND known.next_at >= clock_timestamp() + make_interval(secs => CAST(:soon AS float))) IS NOT TRUE
-    RETURNING CAST(greatest(extract(epoch FROM known.next_at - clock_timestamp()) - CAST(:needed AS float), 0) AS float)
-""")
+_RESERVE = sql(__file__, "reserve", still_known_next_at=still("known.next_at", NEXT))
 
 _FAILED = _telling("""
     INSERT INTO delivery_destination AS known (name, failing_since, last_error)
-    VALUES (CAST(:name AS text), clock_timestamp(), CAST(:error AS text))
+    VALUES (%(name)s::text, clock_timestamp(), %(error)s::text)
     ON CONFLICT (name) DO UPDATE
     SET failing_since = coalesce(known.failing_since, clock_timestamp()), last_error = excluded.last_error
 """)
@@ -298,16 +288,16 @@ _FAILED = _telling("""
 _OPENED = _telling(
     """
     INSERT INTO delivery_destination AS known (name, failing_since, pauses, open_until, paused_until, last_error)
-    VALUES (CAST(:name AS text), clock_timestamp(), 1,
-        clock_timestamp() + make_interval(secs => CAST(:first AS float) * (0.5 + random() / 2)),
-        clock_timestamp() + make_interval(secs => CAST(:asked AS float)), CAST(:error AS text))
+    VALUES (%(name)s::text, clock_timestamp(), 1,
+        clock_timestamp() + make_interval(secs => %(first)s::float * (0.5 + random() / 2)),
+        clock_timestamp() + make_interval(secs => %(asked)s::float), %(error)s::text)
     ON CONFLICT (name) DO UPDATE
     SET failing_since = coalesce(known.failing_since, clock_timestamp()), last_error = excluded.last_error,
         probe_until = NULL, paused_until = greatest(known.paused_until, excluded.paused_until),
         pauses = known.pauses + CASE WHEN {open} THEN 0 ELSE 1 END,
         open_until = CASE WHEN {open} THEN known.open_until
             ELSE clock_timestamp() + make_interval(secs => (0.5 + random() / 2)
-                * least(CAST(:longest AS float), CAST(:first AS float) * power(2, least(known.pauses, 30)))) END
+                * least(%(longest)s::float, %(first)s::float * power(2, least(known.pauses, 30)))) END
 """.format(open=still("known.open_until", OPEN))
 )
 
@@ -316,31 +306,31 @@ _CLOSE = """
     SET failing_since = NULL, pauses = 0, open_until = NULL, probe_until = NULL, last_error = NULL
 """
 
-_CLOSED = _telling(f"{_CLOSE} WHERE name = CAST(:name AS text)")
+_CLOSED = _telling(f"{_CLOSE} WHERE name = %(name)s::text")
 
-_ARE_IDLE = text(f"{_CLOSE} WHERE name = ANY (CAST(:names AS text[]))")
+_ARE_IDLE = sql(__file__, "are_idle", close=_CLOSE)
 
 # Each of those that were under way together says the same, and so does each relay. What it took before anything is
 # known of its rate says little.
 _THROTTLED = _telling("""
     INSERT INTO delivery_destination AS known
         (name, failing_since, rate, throttled_at, rate_at, paused_until, last_error)
-    VALUES (CAST(:name AS text), clock_timestamp(), round(greatest(0.8 * CAST(:observed AS numeric), 1), 3),
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => CAST(:asked AS float)),
-        CAST(:error AS text))
+    VALUES (%(name)s::text, clock_timestamp(), round(greatest(0.8 * %(observed)s::numeric, 1), 3),
+        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => %(asked)s::float),
+        %(error)s::text)
     ON CONFLICT (name) DO UPDATE
     SET ceiling = CASE WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.ceiling
             ELSE known.rate END,
-        rate = CASE WHEN known.rate IS NULL THEN round(greatest(0.8 * CAST(:observed AS numeric), 1), 3)
+        rate = CASE WHEN known.rate IS NULL THEN round(greatest(0.8 * %(observed)s::numeric, 1), 3)
             WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.rate
             ELSE round(greatest(0.8 * known.rate, 0.2), 3) END,
         throttled_at = CASE WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.throttled_at
             ELSE clock_timestamp() END,
         failing_since = coalesce(known.failing_since, clock_timestamp()), rate_at = clock_timestamp(),
         paused_until = greatest(known.paused_until, excluded.paused_until), last_error = excluded.last_error,
-        open_until = CASE WHEN CAST(:probed AS boolean) THEN NULL ELSE known.open_until END,
-        probe_until = CASE WHEN CAST(:probed AS boolean) THEN NULL ELSE known.probe_until END,
-        pauses = CASE WHEN CAST(:probed AS boolean) THEN 0 ELSE known.pauses END
+        open_until = CASE WHEN %(probed)s::boolean THEN NULL ELSE known.open_until END,
+        probe_until = CASE WHEN %(probed)s::boolean THEN NULL ELSE known.probe_until END,
+        pauses = CASE WHEN %(probed)s::boolean THEN 0 ELSE known.pauses END
 """)
 
 # Doubled until it says that it is too much; near that it grows by little. Unless it says so for long, it takes what it
@@ -352,6 +342,6 @@ _QUICKEN = _telling("""
             WHEN rate BETWEEN 0.7 * ceiling AND 1.2 * ceiling THEN round(1.03 * rate + 0.05, 3)
             ELSE round(1.3 * rate, 3) END,
         rate_at = clock_timestamp()
-    WHERE name = CAST(:name AS text) AND rate IS NOT NULL
+    WHERE name = %(name)s::text AND rate IS NOT NULL
         AND rate_at < clock_timestamp() - make_interval(secs => CASE WHEN ceiling IS NULL THEN 0.5 ELSE 1 END)
 """)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import is_row_fault, transaction
@@ -145,16 +145,16 @@ def _keep(connection: Connection, rendered: Sequence[Claimed]) -> tuple[Claimed,
         "attempts": [one.message.attempt for one in rendered],
         "bodies": [one.message.rendered for one in rendered],
     }
-    ours = set(connection.execute(_KEEP, values).scalars())
+    ours = set(connection.exec_driver_sql(_KEEP, values).scalars())
     return tuple(one for one in rendered if one.id in ours)
 
 
 # Before they are sent: from then on they may be what somebody has. While the event is not in doubt, the next attempt
 # may replace them.
-_KEEP = text("""
+_KEEP = """
     UPDATE outbox_event AS event SET body = mine.body
-    FROM unnest(CAST(:ids AS bigint[]), CAST(:attempts AS integer[]), CAST(:bodies AS bytea[]))
+    FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(bodies)s::bytea[])
         AS mine (id, attempt, body)
     WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
     RETURNING event.id
-""")
+"""

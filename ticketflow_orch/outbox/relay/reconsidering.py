@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, text
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import is_data_fault, transaction
@@ -34,7 +34,7 @@ def reconsider(engine: Engine, kinds: Mapping[str, EventKind], now: datetime) ->
         with transaction(engine) as connection:
             rows = _looked_at(connection, now, after)
             ids = list(_free(connection, kinds, rows))
-            taken += connection.execute(_TAKE_UP, {"ids": ids}).rowcount if ids else 0
+            taken += connection.exec_driver_sql(_TAKE_UP, {"ids": ids}).rowcount if ids else 0
         after = rows[-1].id if len(rows) == _CHUNK else None
     return taken
 
@@ -53,7 +53,7 @@ def may_go(connection: Connection, kinds: Mapping[str, EventKind], now: datetime
 
 
 def _looked_at(connection: Connection, now: datetime, after: int) -> Sequence[Row[Any]]:
-    return connection.execute(_KEPT_BACK, {"now": now, "after": after, "size": _CHUNK}).all()
+    return connection.exec_driver_sql(_KEPT_BACK, {"now": now, "after": after, "size": _CHUNK}).all()
 
 
 def _free(connection: Connection, kinds: Mapping[str, EventKind], rows: Sequence[Row[Any]]) -> Iterator[int]:
@@ -98,23 +98,23 @@ def _message(row: Row[Any]) -> Message:
     )
 
 
-_KEPT_BACK = text("""
-    SELECT id, event_id, event_type, aggregate_type, aggregate_id, CAST(payload AS text) AS data, occurred_at, body,
+_KEPT_BACK = """
+    SELECT id, event_id, event_type, aggregate_type, aggregate_id, payload::text AS data, occurred_at, body,
         attempts, doubtful_since
     FROM outbox_event
-    WHERE reconsider_until IS NOT NULL AND reconsider_until > CAST(:now AS timestamptz) AND id > CAST(:after AS bigint)
-    ORDER BY id LIMIT CAST(:size AS bigint)
-""")
+    WHERE reconsider_until IS NOT NULL AND reconsider_until > %(now)s::timestamptz AND id > %(after)s::bigint
+    ORDER BY id LIMIT %(size)s::bigint
+"""
 
 # In the order of ids, as everything that takes several events; another look may have taken it up meanwhile.
-_TAKE_UP = text("""
+_TAKE_UP = """
     WITH free AS MATERIALIZED (
         SELECT id FROM outbox_event
-        WHERE id = ANY (CAST(:ids AS bigint[])) AND state = 'SUPPRESSED' AND reconsider_until IS NOT NULL
+        WHERE id = ANY (%(ids)s::bigint[]) AND state = 'SUPPRESSED' AND reconsider_until IS NOT NULL
         ORDER BY id FOR UPDATE
     )
     UPDATE outbox_event AS event
     SET state = 'PENDING', ended_at = NULL, reconsider_until = NULL, available_at = clock_timestamp(),
         attempts_forgiven = attempts, tried_since = NULL, lost = 0
     FROM free WHERE event.id = free.id
-""")
+"""

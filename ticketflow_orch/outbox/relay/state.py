@@ -123,7 +123,7 @@ class Shift:
         A destination that fails and that nothing waits for fails no more.
 
         Raises:
-            InputError: the shift may not go on.
+            InvalidInput: the shift may not go on.
         """
         with self._knowing:
             if anew or time.monotonic() - self._known_at >= _KNOWN:

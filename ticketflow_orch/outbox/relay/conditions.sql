@@ -1,0 +1,2 @@
+-- name: conditions
+SELECT {known} FROM delivery_destination;

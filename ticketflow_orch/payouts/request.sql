@@ -1,0 +1,88 @@
+-- name: state
+SELECT (SELECT state FROM settlement_period WHERE month = %(month)s::date) AS state, {earliest} AS first_paid;
+
+
+-- name: next
+SELECT organization_id, due.currency, external_ref
+FROM (SELECT organization_id, currency {due} ORDER BY organization_id, currency LIMIT 1) AS due
+JOIN organization ON organization.id = organization_id;
+
+
+-- name: write
+-- What is in question is what was wrong at the end of the month and still is, whatever made it worse since.
+WITH due AS MATERIALIZED (
+    SELECT organization_id, currency, payable,
+        CASE WHEN EXISTS (
+            SELECT FROM parked_organization AS parked
+            WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
+        ) THEN '{parked}' END AS parked
+    {due}
+    ORDER BY organization_id, currency LIMIT %(size)s::bigint
+), candidate AS MATERIALIZED (
+    SELECT movement_id, why, latest_id, coalesce(ends_at, 'infinity') AS month_ends_at
+    FROM due
+    JOIN movement_anomaly USING (organization_id, currency)
+    JOIN organization ON organization.id = organization_id
+    LEFT JOIN settlement_window AS cut ON cut.timezone = organization.timezone
+        AND cut.month = %(month)s::date
+    WHERE {open}
+), questionable AS MATERIALIZED (
+    SELECT organization_id, currency, sum(least(by_now.questionable, by_then.questionable)) AS amount
+    FROM ({standing_candidate}) AS by_now
+    JOIN ({standing_candidate_2}) AS by_then USING (movement_id, why, organization_id, currency)
+    GROUP BY organization_id, currency
+), judged AS (
+    SELECT due.*, review, CASE WHEN amount > %(share)s::numeric * payable THEN 'anomalies: ' || round(
+            amount * power(10::numeric, CAST(-exponent AS numeric)), exponent) || ' ' || due.currency
+        END AS anomalies
+    FROM due
+    JOIN currency ON code = due.currency
+    LEFT JOIN questionable ON questionable.organization_id = due.organization_id
+        AND questionable.currency = due.currency
+    LEFT JOIN unnest(CAST(%(held_currencies)s AS char(3)[]), %(held_reasons)s::text[]) AS held (code_held, review)
+        ON code_held = due.currency
+), written AS (
+    INSERT INTO payout (public_id, organization_id, currency, month, amount, state, reason, run_id, anomalies_to)
+    SELECT derived_id((SELECT id FROM installation), 'payout',
+            external_ref || ':' || judged.currency || ':' || to_char(%(month)s::date, 'YYYY-MM')),
+        organization_id, judged.currency, %(month)s::date, payable,
+        CASE WHEN num_nonnulls(review, anomalies, parked) = 0 THEN 'REQUESTED' ELSE 'HELD' END,
+        nullif(concat_ws('; ', review, anomalies, parked), ''), %(run_id)s::text,
+        CASE WHEN anomalies IS NOT NULL THEN (SELECT searched_to FROM anomaly_search) END
+    FROM judged JOIN organization ON organization.id = organization_id
+    ORDER BY organization_id, judged.currency
+    ON CONFLICT DO NOTHING
+    RETURNING public_id, organization_id, currency, month, amount, state
+), let_go AS (
+    UPDATE payout SET state = 'REQUESTED', reason = NULL FROM due
+    WHERE payout.organization_id = due.organization_id AND payout.currency = due.currency
+        AND month = %(month)s::date AND {parked_no_more}
+    RETURNING public_id, payout.organization_id, payout.currency, month, amount, state
+), woken AS (
+    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL
+    FROM let_go WHERE dedupe_key = '{event_type}:' || public_id AND outbox_event.state = 'HELD'
+), asked AS (
+    SELECT * FROM written WHERE state = 'REQUESTED' UNION ALL SELECT * FROM let_go
+), told AS (
+    {events}
+)
+SELECT
+    (SELECT count(*) FROM due) AS due,
+    (SELECT count(*) FROM asked) AS requested,
+    (SELECT count(*) FROM written WHERE state = 'HELD') AS held,
+    last.organization_id AS last_organization, last.currency AS last_currency
+FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
+    SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true;
+
+
+-- name: mark_paid
+UPDATE settlement_period AS period SET paid_at = clock_timestamp()
+WHERE month = %(month)s::date AND state = 'CLOSED' AND paid_at IS NULL AND NOT {held} AND NOT {unrequested};
+
+
+-- name: due_months
+SELECT month FROM settlement_period AS period
+WHERE state = 'CLOSED' AND month >= %(first)s::date AND (
+    (paid_at IS NULL AND (NOT {held} OR {unrequested}))
+    OR EXISTS (SELECT FROM payout WHERE payout.month = period.month AND {parked_no_more}))
+ORDER BY month;
