@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from psycopg.errors import ForeignKeyViolation, LockNotAvailable
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE
+from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.importing.format import KINDS
 from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import Counts
-
-_FOREIGN_KEY_VIOLATION = "23503"
 
 _SETTLED = sql(__file__, "settled")
 
@@ -99,8 +98,8 @@ def _let_go_of_passes(connection: Connection, import_id: int) -> None:
         return
     try:
         connection.exec_driver_sql(_LET_GO)
-    except OperationalError as error:
-        if getattr(error.orig, "sqlstate", None) != LOCK_NOT_AVAILABLE:
+    except DBAPIError as error:
+        if not is_a(error, LockNotAvailable):
             raise
         raise InvalidInput(
             f"Import {import_id} cannot be undone while month {month:%Y-%m} is being settled; try again afterwards."
@@ -111,8 +110,8 @@ def _delete(connection: Connection, table: str, import_id: int) -> int:
     statement = f"DELETE FROM {table} WHERE import_id = %(import_id)s::bigint"  # noqa: S608
     try:
         return connection.exec_driver_sql(statement, {"import_id": import_id}).rowcount
-    except IntegrityError as error:
-        if getattr(error.orig, "sqlstate", None) != _FOREIGN_KEY_VIOLATION:
+    except DBAPIError as error:
+        if not is_a(error, ForeignKeyViolation):
             raise
         diagnosis = getattr(error.orig, "diag", None)
         raise InvalidInput(
