@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.importing.format import KINDS, Kind
 from ticketflow_orch.importing.staging import Staging
 
-# Nobody sold through this platform before the first, nor sells what is further away than the second.
-_FAR = "value < CAST('2000-01-01T00:00:00Z' AS timestamptz) OR value > transaction_timestamp() + interval '2 years'"
 # What the cells of a column say, as an instant; a month has a column of text, and reads as its first day.
 _AS_INSTANT = {"timestamptz": "{}", "date": "CAST({} AS timestamp) AT TIME ZONE 'UTC'"}
 _MONTH_AS_INSTANT = "CAST({} || '-01' AS timestamp) AT TIME ZONE 'UTC'"
@@ -30,15 +29,7 @@ def _far_from_now(staging: Staging, kind: Kind) -> Iterator[str]:
     if not instants:
         return
     cells = ", ".join(f"('{name}', {kind.position(name)}, {value})" for name, value in instants.items())
-    found = staging.connection.exec_driver_sql(
-        f"""
-            SELECT "column", count(*) AS rows, min(line) AS line, min(value) AS earliest, max(value) AS latest
-            FROM linked_{kind.table} CROSS JOIN LATERAL (VALUES {cells}) AS cell ("column", position, value)
-            WHERE present_id IS NULL AND ({_FAR})
-            GROUP BY "column", position ORDER BY position
-        """  # noqa: S608 - our own names only
-    )
-    for row in found:
+    for row in staging.connection.exec_driver_sql(sql(__file__, "far_from_now", table=kind.table, cells=cells)):
         span = f"{row.earliest:%Y-%m-%d}" + (f" to {row.latest:%Y-%m-%d}" if row.latest != row.earliest else "")
         yield (
             f"{staging.files[kind]}: {row.column} is far from now in {counted(row.rows, 'row')} ({span}), "

@@ -1,13 +1,14 @@
 """What takes more than one cell to judge, as SQL conditions on a staged row and all that it refers to.
 
 New rows must keep what the tables demand, so that none of their constraints and triggers is ever the first to object.
-Rows that are there already must say what the database says. A row with a bad cell is judged when that is mended.
+Rows that are there already must say what the database says. A row with a bad cell is judged once that is fixed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.importing.format import (
     EVENTS,
     KINDS,
@@ -249,18 +250,12 @@ def judge(staging: Staging) -> None:
             staging.report(f"checking {kind.name}", staging.rows[kind])
 
 
-def _query(kind: Kind, rules: tuple[Rule, ...], rows: str, which: str) -> str:
-    # Most rows break no rule, so one filter tells before each rule is looked at by itself. Nothing but our own words
-    # goes into the statement.
+def _query(kind: Kind, rules: tuple[Rule, ...], rows: str, which: str) -> Statement:
+    # Nothing but our own words goes into the statement.
     broken = " OR ".join(f"({rule.bad})" for rule in rules)
     each = ",\n".join(
         f"({rule.bad}, {kind.position(rule.column)}, '{rule.column}',"
         f" to_jsonb(staged.{rule.column}) #>> '{{}}', {rule.reason})"
         for rule in rules
     )
-    return f"""
-        SELECT staged.line, rule.position, rule."column", rule.value, rule.reason
-        FROM {rows}
-        CROSS JOIN LATERAL (VALUES {each}) AS rule (bad, position, "column", value, reason)
-        WHERE NOT staged.faulty AND {which} AND ({broken}) AND rule.bad
-    """  # noqa: S608
+    return sql(__file__, "broken", rows=rows, which=which, broken=broken, each=each)
