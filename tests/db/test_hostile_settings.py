@@ -71,7 +71,7 @@ def hostile(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[
 
 
 def outcome(engine: Engine, folder: Path) -> dict[str, Any]:
-    """What a month comes to: imported, expired, reminded, settled, closed and stated."""
+    """What a month comes to: imported, expired, reminded, settled, closed and issued."""
     folder.mkdir()
     told = story()
     told["organizations"][0]["name"] = "Teatro Ñandú \\n' 01/02/2026"

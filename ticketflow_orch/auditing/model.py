@@ -31,7 +31,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the invariants are asked about: all months unless one is named, everybody unless `members` says whom.
+    """What the invariants are asked about: all months unless one is named, everybody unless `members` says who.
 
     `first_month`: the first that is settled. `kept`: for how long the retention keeps records of what is over.
     `now`: the business time; None: the database's clock.

@@ -92,7 +92,7 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
     asked = {**asked, "tables": [*ours["table"], "alembic_version"], "functions": ours["function"]}
     may = connection.exec_driver_sql(_MAY, asked).one()
     if may.own:
-        yield f"role {RUN_ROLE} may do all that {may.own} may, as whom nothing guards the database"
+        yield f"role {RUN_ROLE} may do all that {may.own} may, and nothing guards the database from that"
         return
     for is_so, what in (
         (may.temporary, "create temporary tables in this database"),

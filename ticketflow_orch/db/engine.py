@@ -149,7 +149,7 @@ def connect_engine(
 def session_faults(connection: Connection) -> tuple[str, ...]:
     """How this session differs from what was asked for when it was opened, or from what money needs, in words.
 
-    A pooler may have dropped what was asked for; some settings are an administrator's, and are only told.
+    A pooler may have dropped what was asked for; some settings are an administrator's, and are only reported.
     """
     driver = connection.connection.driver_connection
     given = driver.info.get_parameters().get("options", "") if isinstance(driver, psycopg.Connection) else ""
@@ -161,14 +161,16 @@ def session_faults(connection: Connection) -> tuple[str, ...]:
         for name, value in asked.items()
         if name in _JUDGED and _plain(found[name]) != _plain(value)
     ]
-    told = [
+    reported = [
         f"{name} is {found[name]!r} for this session: ask who set it, for the database, the role or the server"
         for name, allowed in _EXPECTED.items()
         if found[name] not in allowed
     ]
     if found[_DURABLE] in {"off", "local"}:
-        told.append(f"{_DURABLE} is {found[_DURABLE]!r}: what was committed may be lost in a crash, after it was sent")
-    return (*swallowed, *told)
+        reported.append(
+            f"{_DURABLE} is {found[_DURABLE]!r}: what was committed may be lost in a crash, after it was sent"
+        )
+    return (*swallowed, *reported)
 
 
 @contextmanager

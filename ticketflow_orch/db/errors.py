@@ -105,7 +105,7 @@ def is_data_fault(error: DBAPIError) -> bool:
     """Whether rows' own data made a statement fail: a data exception, an integrity violation, an endless key.
 
     Or a value that Postgres holds and Python cannot, such as an infinite instant; or somebody's trigger, but no guard
-    of the schema: what those refuse is wrong whoever's rows it is about.
+    of the schema: what those refuse is wrong for any row.
     """
     state = sqlstate(error)
     if state is None:

@@ -42,7 +42,7 @@ def link(staging: Staging, first_month: Month) -> None:
         _drop_repeated(staging, kind)
     connection = staging.connection
     connection.exec_driver_sql(_FIRST_INSTANTS, _first_instants(first_month))
-    # Nobody else tells the planner about temporary tables.
+    # Autovacuum analyzes no temporary table.
     connection.exec_driver_sql(f"ANALYZE first_instant, {', '.join(f'staged_{kind.table}' for kind in KINDS)}")
     for kind in KINDS:
         connection.exec_driver_sql(

@@ -48,9 +48,9 @@ class Counts:
         return [kind.table for kind in KINDS if getattr(self, kind.name)]
 
     def __str__(self) -> str:
-        # What few imports hold is told of those that do.
-        told = KINDS if self.opening_balances else KINDS[:-1]
-        *most, last = (f"{getattr(self, kind.name):,} {kind.name.replace('_', ' ')}" for kind in told)
+        # Few imports hold opening balances.
+        counted = KINDS if self.opening_balances else KINDS[:-1]
+        *most, last = (f"{getattr(self, kind.name):,} {kind.name.replace('_', ' ')}" for kind in counted)
         return f"{', '.join(most)} and {last}"
 
 

@@ -74,7 +74,7 @@ class ImportRefused(InvalidInput):
         self.summary = summary
         shown = f" (the first {len(problems)} are listed)" if count > len(problems) else ""
         sentence = (
-            f"Nothing was imported: {counted(count, 'problem')}{shown}. Mend the files and import the folder again."
+            f"Nothing was imported: {counted(count, 'problem')}{shown}. Fix the files and import the folder again."
         )
         super().__init__("\n".join([sentence, *(f"  {problem}" for problem in problems)]))
 

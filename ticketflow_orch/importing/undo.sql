@@ -19,7 +19,7 @@ LIMIT 1;
 
 
 -- name: let_go
--- Give up the passes that no run works on at this moment, which NOWAIT tells: they have read nothing of what goes, and
+-- Give up the passes that no run works on at this moment, by NOWAIT: they have read nothing of what goes, and
 -- the next run begins another.
 WITH waiting AS MATERIALIZED (
     SELECT chunk.month, chunk.pass FROM settlement_chunk AS chunk JOIN settlement_pass USING (month, pass)
