@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from sqlalchemy import Connection
 
 from ticketflow_orch.auditing.model import Asked, breaches, findings
-from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.checks import EVERYBODY, Finding, rounding_residue
@@ -72,9 +72,9 @@ def residue(connection: Connection, month: Month, asked: Asked) -> Finding:
     return Finding.listed(month, [("", currency, f"{amount} minor units") for currency, amount in rows])
 
 
-def _of_month(connection: Connection, month: Month, asked: Asked, bad: str) -> Finding:
+def _of_month(connection: Connection, month: Month, asked: Asked, statement: Statement) -> Finding:
     parameters = asked.parameters() | {"month": month.first_day}
-    return next(findings(connection, bad, parameters), Finding(month, 0, ()))
+    return next(findings(connection, statement, parameters), Finding(month, 0, ()))
 
 
 def read_months(connection: Connection) -> tuple[Month, ...]:

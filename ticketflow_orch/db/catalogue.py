@@ -105,11 +105,6 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
         yield f"role {who} may {what}, which runs do not need"
 
 
-def as_text(catalogue: Catalogue) -> str:
-    """The content of `catalogue.json`."""
-    return json.dumps({"objects": catalogue.objects, "grants": catalogue.grants}, indent=1) + "\n"
-
-
 def _objects(connection: Connection) -> Mapping[str, str]:
     return {row.name: row.digest for row in connection.exec_driver_sql(_OBJECTS)}
 
