@@ -24,7 +24,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, UnknownOrganization
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
@@ -186,7 +186,7 @@ def _currency_before(connection: Connection, external_ref: str, month: Month) ->
         _CURRENCY, {"ref": external_ref, "before": month.previous().first_day}
     ).one_or_none()
     if row is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise UnknownOrganization(external_ref)
     return str(row.currency)
 
 

@@ -21,7 +21,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed, UnknownOrganization
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
@@ -189,7 +189,7 @@ def _require_change(connection: Connection, month: Month | None, organization: s
     else:
         row = connection.exec_driver_sql(_ORGANIZATION, {"organization": organization}).one_or_none()
         if row is None:
-            raise InvalidInput(f"There is no organization {organization!r}; references are those of the application.")
+            raise UnknownOrganization(organization)
         before = None if row.payouts_from is None else Month.of_day(row.payouts_from)
         whose = f"payouts of {organization}"
     if before != month:
