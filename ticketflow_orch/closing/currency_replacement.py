@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from psycopg.errors import InsufficientPrivilege, LockNotAvailable
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.closing.history import pays_from
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.db.errors import is_a
+from ticketflow_orch.db.errors import is_a, is_locked
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, UnknownOrganization
@@ -116,7 +116,7 @@ def _turn(engine: Engine) -> Iterator[Connection]:
             connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
             yield connection
     except DBAPIError as error:
-        if is_a(error, LockNotAvailable):
+        if is_locked(error):
             raise InvalidInput(
                 "A settlement or a closing held on to its month; nothing was changed, try again when it has ended."
             ) from error

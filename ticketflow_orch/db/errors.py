@@ -95,6 +95,11 @@ def is_a(error: BaseException, *kinds: type[psycopg.Error]) -> bool:
     return isinstance(getattr(error, "orig", None) or error, kinds)
 
 
+def is_locked(error: BaseException) -> bool:
+    """Whether `error` is that another session kept a lock for longer than this one waits."""
+    return is_a(error, LockNotAvailable)
+
+
 def server_message(error: DBAPIError) -> str | None:
     """What the server said, without its details, which repeat whole rows; None: the driver said it, or nobody."""
     primary: str | None = getattr(getattr(error.orig, "diag", None), "message_primary", None)
@@ -123,7 +128,7 @@ def is_row_fault(error: DBAPIError) -> bool:
         return is_a(error, psycopg.DataError)
     if state[:2] == _STATEMENT_S:
         return bool(getattr(getattr(error.orig, "diag", None), "context", None))
-    return not is_a(error, LockNotAvailable) and state[:2] not in _NO_ROW_S
+    return not is_locked(error) and state[:2] not in _NO_ROW_S
 
 
 @dataclass(frozen=True, slots=True)

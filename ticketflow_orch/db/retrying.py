@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from psycopg.errors import LockNotAvailable
 from sqlalchemy import Engine
 from tenacity import RetryCallState, Retrying, nap, retry_if_exception, wait_random_exponential
 
 from ticketflow_orch.db.engine import PATIENCE_OPTION
-from ticketflow_orch.db.errors import database_fault, is_a
+from ticketflow_orch.db.errors import database_fault, is_locked
 
 _LOG = logging.getLogger(__name__)
 # In seconds. The rest before an attempt is drawn between nothing and a bound that doubles, so that those who were cut
@@ -44,7 +43,7 @@ def retried(
         return step()
     bound = _Bound(patience, until)
     attempts = Retrying(
-        retry=retry_if_exception(lambda error: is_transient(error) and (waiting or not is_a(error, LockNotAvailable))),
+        retry=retry_if_exception(lambda error: is_transient(error) and (waiting or not is_locked(error))),
         wait=wait_random_exponential(multiplier=_FIRST_REST, max=_LONGEST_REST),
         stop=bound,
         sleep=nap.sleep if until is None else nap.sleep_using_event(until),

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 
 from psycopg.errors import (
     DeadlockDetected,
-    LockNotAvailable,
     ObjectNotInPrerequisiteState,
     SerializationFailure,
     UniqueViolation,
@@ -16,7 +15,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.db.errors import is_a, server_message
+from ticketflow_orch.db.errors import is_a, is_locked, server_message
 from ticketflow_orch.errors import Conflict
 
 # A row that somebody else inserted, or changed, or closed, after our snapshot; or a deadlock.
@@ -47,7 +46,7 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
                 connection.exec_driver_sql("LOCK TABLE money_movement IN ROW EXCLUSIVE MODE")
             yield connection
     except DBAPIError as error:
-        if is_a(error, LockNotAvailable):
+        if is_locked(error):
             raise Conflict(
                 "Another session, most likely another import, held on to what this one needs; "
                 "nothing was changed, try again when it has ended."

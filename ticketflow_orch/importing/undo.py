@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from psycopg.errors import ForeignKeyViolation, LockNotAvailable
+from psycopg.errors import ForeignKeyViolation
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.errors import is_a
+from ticketflow_orch.db.errors import is_a, is_locked
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed
 from ticketflow_orch.importing.format import KINDS
@@ -101,7 +101,7 @@ def _let_go_of_passes(connection: Connection, import_id: int) -> None:
     try:
         connection.exec_driver_sql(_LET_GO)
     except DBAPIError as error:
-        if not is_a(error, LockNotAvailable):
+        if not is_locked(error):
             raise
         raise Conflict(
             f"Import {import_id} cannot be undone while month {month:%Y-%m} is being settled; try again afterwards."

@@ -12,12 +12,11 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from psycopg.errors import LockNotAvailable
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.db.errors import in_words, is_a, is_one_row_s
+from ticketflow_orch.db.errors import in_words, is_locked, is_one_row_s
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.jobs import bad_rows
@@ -294,7 +293,7 @@ class ChunkedWork(Generic[Effect]):
 
 def is_held(error: Exception) -> bool:
     """Whether somebody else holds what `error` was raised for."""
-    return is_a(error, LockNotAvailable)
+    return is_locked(error)
 
 
 def _be_patient(connection: Connection, seconds: float) -> None:
