@@ -175,7 +175,7 @@ def test_a_table_of_the_session_s_own_hides_none_of_ours(engine: Engine) -> None
         assert connection.execute(text("SELECT id, external_ref FROM organization")).one().id == organization
 
 
-# --- What is told and not overridden
+# --- What is reported and not overridden
 
 
 def faults(engine: Engine, **limits: Any) -> tuple[str, ...]:

@@ -128,7 +128,7 @@ def test_a_pass_that_was_left_running_stands_in_the_way_of_no_undo(engine: Engin
 
 
 def test_a_settlement_that_begins_meanwhile_waits_for_the_undo(engine: Engine, url: URL, tmp_path: Path) -> None:
-    """The pass takes its cutoff, then waits for whoever holds a writer's lock on the movements."""
+    """The pass takes its cutoff, then waits for every holder of a writer's lock on the movements."""
     import_id = brought(engine, tmp_path)
     undoing = connect_engine(url, "undoing")
     waited: list[bool] = []

@@ -52,8 +52,8 @@ def link(staging: Staging, first_month: Month) -> None:
 
 def _drop_repeated(staging: Staging, kind: Kind) -> None:
     # The first row that has the key stays.
-    if staging.note_rows(kind, _about_repeats("repeats", kind)):
-        staging.connection.exec_driver_sql(_about_repeats("drop_repeats", kind))
+    if staging.note_rows(kind, _REPEATS[kind]):
+        staging.connection.exec_driver_sql(_DROP_REPEATS[kind])
 
 
 def _about_repeats(name: str, kind: Kind) -> Statement:
@@ -75,3 +75,7 @@ def _about_repeats(name: str, kind: Kind) -> Statement:
 def _first_instants(month: Month) -> dict[str, list[Any]]:
     zones = sorted(known_zones())
     return {"zones": zones, "instants": [max(month.window(zone).starts_at, _EARLIEST) for zone in zones]}
+
+
+_REPEATS = {kind: _about_repeats("repeats", kind) for kind in KINDS}
+_DROP_REPEATS = {kind: _about_repeats("drop_repeats", kind) for kind in KINDS}

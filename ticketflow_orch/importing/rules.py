@@ -240,12 +240,7 @@ def judge(staging: Staging) -> None:
     """Note everything that is wrong across the staged rows."""
     for kind in KINDS:
         if staging.rows[kind]:
-            linked = f"linked_{kind.table} AS staged"
-            present = f"JOIN {kind.table} AS present ON present.id = staged.present_id"
-            for query in (
-                _query(kind, _NEW[kind], linked, "staged.present_id IS NULL"),
-                _query(kind, _SAME[kind], f"{linked} {present}", "staged.present_id IS NOT NULL"),
-            ):
+            for query in _BROKEN[kind]:
                 staging.note_rows(kind, query)
             staging.report(f"checking {kind.name}", staging.rows[kind])
 
@@ -259,3 +254,15 @@ def _query(kind: Kind, rules: tuple[Rule, ...], rows: str, which: str) -> Statem
         for rule in rules
     )
     return sql(__file__, "broken", rows=rows, which=which, broken=broken, each=each)
+
+
+def _of_new_rows(kind: Kind) -> Statement:
+    return _query(kind, _NEW[kind], f"linked_{kind.table} AS staged", "staged.present_id IS NULL")
+
+
+def _of_rows_that_are_there(kind: Kind) -> Statement:
+    present = f"{kind.table} AS present ON present.id = staged.present_id"
+    return _query(kind, _SAME[kind], f"linked_{kind.table} AS staged JOIN {present}", "staged.present_id IS NOT NULL")
+
+
+_BROKEN = {kind: (_of_new_rows(kind), _of_rows_that_are_there(kind)) for kind in KINDS}
