@@ -48,6 +48,7 @@ check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.support.sql_lint
 	VIRTUAL_ENV="$$PWD/$(VENV)" $(BIN)/dg check defs
 
 lock: ## pin all dependencies anew, for every supported Python (needs uv)

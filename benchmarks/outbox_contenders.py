@@ -23,7 +23,7 @@ import procrastinate
 import uvloop
 from pgqueuer import AsyncpgDriver, Job, Queries, QueueManager
 from pgqueuer.types import QueueExecutionMode
-from sqlalchemy import make_url, text
+from sqlalchemy import URL, make_url, text
 
 from benchmarks.outbox_destinations import nothing, receiver
 from ticketflow_orch.db.engine import connect_engine
@@ -150,7 +150,10 @@ _EVENTS = text("""
 
 
 def _dsn(url: str) -> str:
-    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    # With a port before it, asyncpg takes the host of a socket's folder for an empty one.
+    there = make_url(url)
+    query = {**there.query, "port": str(there.port)}
+    return URL.create("postgresql", there.username, database=there.database, query=query).render_as_string()
 
 
 def main() -> None:
