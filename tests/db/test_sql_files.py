@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Engine
 
+import ticketflow_orch
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import Statement
 from ticketflow_orch.importing.linking import link
@@ -22,6 +25,7 @@ from ticketflow_orch.months import Month
 
 ROOT = Path(__file__).parents[2]
 FILES = [file for file in sorted(ROOT.glob("ticketflow_orch/**/*.sql")) if file.with_suffix(".py").exists()]
+_NO_STATEMENTS = ("ticketflow_orch.migrations", "ticketflow_orch.__main__")
 _STATEMENT = re.compile(r"\s*(?:--[^\n]*\n\s*)*(?:WITH|SELECT|INSERT|UPDATE|DELETE|MERGE|CREATE|VALUES)\b")
 _COMMENT = re.compile(r"--[^\n]*")
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
@@ -38,25 +42,32 @@ def queries(file: Path) -> list[tuple[str, str]]:
     return list(zip(found[::2], found[1::2], strict=True))
 
 
-def rendered() -> dict[str, Statement]:
-    """The statements that modules hold, complete, by module and name there."""
-    found: dict[str, Statement] = {}
-    for file in FILES:
-        module = importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
-        for name, value in vars(module).items():
-            for number, statement in enumerate(_statements(value)):
-                found[f"{module.__name__}.{name}[{number}] ({statement.name})"] = statement
+@functools.cache
+def texts() -> dict[str, str]:
+    """All texts that modules hold, statements among them, with the first place where each stands."""
+    found: dict[str, str] = {}
+    for module in pkgutil.walk_packages(ticketflow_orch.__path__, "ticketflow_orch."):
+        if not module.name.startswith(_NO_STATEMENTS):
+            for name, value in vars(importlib.import_module(module.name)).items():
+                for text in _texts(value):
+                    found.setdefault(text, f"{module.name}.{name}")
     return found
 
 
-def _statements(value: Any) -> Iterator[Statement]:
-    if isinstance(value, Statement):
+def rendered() -> dict[str, Statement]:
+    """The statements that modules hold, complete, by where they stand."""
+    statements = ((where, text) for text, where in texts().items() if isinstance(text, Statement))
+    return {f"{where} ({text.name}) {number}": text for number, (where, text) in enumerate(statements)}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        yield from _statements(list(value.values()))
-    elif isinstance(value, list | tuple):
+    elif type(value) is dict:
+        yield from _texts(list(value.values()))
+    elif type(value) in {list, tuple}:
         for each in value:
-            yield from _statements(each)
+            yield from _texts(each)
 
 
 def test_there_are_files_to_look_at() -> None:
@@ -88,7 +99,6 @@ def test_no_statement_keeps_a_part_that_nobody_filled_in_or_a_bind_of_another_st
 def test_postgres_takes_every_statement_and_infers_the_type_of_all_that_is_bound(engine: Engine) -> None:
     whole = {where: statement for where, statement in rendered().items() if _STATEMENT.match(statement)}
     assert len(whole) > 100
-    texts = set(whole.values())
     refused = []
     with transaction(engine) as connection:
         # What an import works on are tables of its own.
@@ -96,7 +106,7 @@ def test_postgres_takes_every_statement_and_infers_the_type_of_all_that_is_bound
         for where, statement in whole.items():
             objection = _objection(connection, statement)
             # A part may ask about aliases of what it stands in, and is tried there.
-            if objection is not None and not any(statement in text for text in texts - {statement}):
+            if objection is not None and not any(statement in text for text in texts() if text != statement):
                 refused.append(f"{where}: {objection}")
     assert refused == []
 
