@@ -105,10 +105,20 @@ def test_postgres_takes_every_statement_and_infers_the_type_of_all_that_is_bound
         link(Staging(connection), Month(2026, 1))
         for where, statement in whole.items():
             objection = _objection(connection, statement)
-            # A part may ask about aliases of what it stands in, and is tried there.
-            if objection is not None and not any(statement in text for text in texts() if text != statement):
+            if objection is not None and not _is_part(where, statement):
                 refused.append(f"{where}: {objection}")
     assert refused == []
+
+
+def _is_part(where: str, statement: Statement) -> bool:
+    """Whether other statements hold this one, which may ask about aliases of theirs, and is tried there."""
+    if any(statement in text for text in texts() if text != statement):
+        return True
+    # Or the module makes such a statement only when it is asked for.
+    module, _, name = where.partition(" ")[0].rpartition(".")
+    tree = ast.parse(Path(str(importlib.import_module(module).__file__)).read_text("utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "sql"]
+    return name in {ast.unparse(part.value) for call in calls for part in call.keywords}
 
 
 def _objection(connection: Connection, statement: Statement) -> str | None:
