@@ -21,6 +21,13 @@ class InvalidInput(TicketflowError):
     exit_code = 2
 
 
+class UnknownOrganization(InvalidInput):
+    """No organization has this reference."""
+
+    def __init__(self, external_ref: str) -> None:
+        super().__init__(f"There is no organization {external_ref!r}; references are those of the application.")
+
+
 class PreconditionFailed(TicketflowError):
     """What was given is right, and what is there does not allow it yet, such as a month that is not settled."""
 

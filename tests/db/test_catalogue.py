@@ -198,7 +198,7 @@ def test_nobody_but_the_owner_may_lend_a_table_what_runs_with_the_owners_rights(
         ),
         (
             "ALTER TABLE settlement_pass OWNER TO ticketflow_run",
-            "may do all that the owner of settlement_pass may, as whom nothing guards the database",
+            "may do all that the owner of settlement_pass may, and nothing guards the database from that",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A database whose ids were made by chance is migrated: what is there keeps its names, and no cause is told twice."""
+"""A database whose ids were made by chance is migrated: what is there keeps its names, and nothing is alerted twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.every_server
 REVISION = "0014"
 START = instant("2026-04-20T18:00")
 
-# What the version before wrote: two payouts that were paid, one requested, one held; events on their way and told.
+# What the version before wrote: two payouts that were paid, one requested, one held; events on their way and alerts.
 OLD = """
 INSERT INTO organization (id, external_ref, name, timezone, currency, commission_rate_bps, commission_tax_bps,
     joined_on, contact_email)

@@ -71,7 +71,7 @@ def hostile(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator[
 
 
 def outcome(engine: Engine, folder: Path) -> dict[str, Any]:
-    """What a month comes to: imported, expired, reminded, settled, closed and stated."""
+    """What a month comes to: imported, expired, reminded, settled, closed and issued."""
     folder.mkdir()
     told = story()
     told["organizations"][0]["name"] = "Teatro Ñandú \\n' 01/02/2026"
@@ -175,7 +175,7 @@ def test_a_table_of_the_session_s_own_hides_none_of_ours(engine: Engine) -> None
         assert connection.execute(text("SELECT id, external_ref FROM organization")).one().id == organization
 
 
-# --- What is told and not overridden
+# --- What is reported and not overridden
 
 
 def faults(engine: Engine, **limits: Any) -> tuple[str, ...]:

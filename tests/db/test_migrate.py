@@ -1,4 +1,4 @@
-"""A database is brought to this code's schema, or its people are told which way it is off."""
+"""A database is brought to this code's schema, or the error says which way it is off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What passes by itself costs seconds: it is tried again, from what is there; what does not is told at once."""
+"""What passes by itself costs seconds: it is tried again, from what is there; what does not is reported at once."""
 
 from __future__ import annotations
 

@@ -38,12 +38,12 @@ def test_every_kind_of_file_says_the_same(engine: Engine, tmp_path: Path, ending
 
 def test_parquet_may_carry_its_own_types(engine: Engine, tmp_path: Path) -> None:
     east = timezone(timedelta(hours=14))
-    told = story()
-    write_folder(tmp_path, told, ".parquet")
+    given = story()
+    write_folder(tmp_path, given, ".parquet")
     pq.write_table(
         pa.table(
             {
-                **{name: [row[name] or None for row in told["organizations"]] for name in told["organizations"][0]},
+                **{name: [row[name] or None for row in given["organizations"]] for name in given["organizations"][0]},
                 "commission_rate_bps": pa.array([1000, 1000], pa.int16()),
                 "joined_on": pa.array([date(2025, 1, 15)] * 2),
                 "left_on": pa.array([None, date(2026, 6, 30)]),
@@ -53,7 +53,7 @@ def test_parquet_may_carry_its_own_types(engine: Engine, tmp_path: Path) -> None
         ),
         tmp_path / "organizations.parquet",
     )
-    movements = told["money_movements"]
+    movements = given["money_movements"]
     occurred_at = [datetime(2026, 5, 2, 0, 5, tzinfo=east)] * len(movements)
     pq.write_table(
         pa.table(
@@ -67,7 +67,7 @@ def test_parquet_may_carry_its_own_types(engine: Engine, tmp_path: Path) -> None
         tmp_path / "money_movements.parquet",
     )
     import_folder(engine, tmp_path, FIRST)
-    assert import_folder(engine, write_folder(tmp_path / "csv", told), FIRST).import_id is None
+    assert import_folder(engine, write_folder(tmp_path / "csv", given), FIRST).import_id is None
 
 
 def test_parquet_rows_are_numbered_from_one(engine: Engine, tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_an_instant_is_the_same_however_it_is_written_and_whatever_the_session_t
     engine: Engine, url: URL, tmp_path: Path, written: str
 ) -> None:
     hostile = hostile_engine(url)
-    told = {"organizations": story()["organizations"][:1], "events": story()["events"][:1]}
-    told["organizations"][0]["joined_on"] = "2025-03-04"
-    told["events"][0]["starts_at"] = written
-    import_folder(hostile, write_folder(tmp_path, told), FIRST)
+    given = {"organizations": story()["organizations"][:1], "events": story()["events"][:1]}
+    given["organizations"][0]["joined_on"] = "2025-03-04"
+    given["events"][0]["starts_at"] = written
+    import_folder(hostile, write_folder(tmp_path, given), FIRST)
     hostile.dispose()
     assert column(engine, "SELECT starts_at FROM event") == [datetime(2026, 3, 31, 22, tzinfo=UTC)]
     assert column(engine, "SELECT joined_on FROM organization") == [date(2025, 3, 4)]
@@ -111,11 +111,11 @@ def test_an_instant_is_the_same_however_it_is_written_and_whatever_the_session_t
 
 def test_a_refusal_reads_the_same_whatever_the_session_thinks(url: URL, tmp_path: Path) -> None:
     hostile = hostile_engine(url)
-    told = story()
-    told["organizations"][0]["left_on"] = "2025-01-14"
-    told["money_movements"][5]["occurred_at"] = "2025-12-31T23:59:59+01:00"
+    given = story()
+    given["organizations"][0]["left_on"] = "2025-01-14"
+    given["money_movements"][5]["occurred_at"] = "2025-12-31T23:59:59+01:00"
     with pytest.raises(ImportRefused) as caught:
-        import_folder(hostile, write_folder(tmp_path, told), FIRST)
+        import_folder(hostile, write_folder(tmp_path, given), FIRST)
     hostile.dispose()
     assert [(problem.value, problem.reason) for problem in caught.value.problems] == [
         ("2025-01-14", "is before joined_on, 2025-01-15"),
@@ -127,13 +127,13 @@ def test_a_refusal_reads_the_same_whatever_the_session_thinks(url: URL, tmp_path
 
 
 def test_columns_may_come_in_any_order_and_optional_ones_not_at_all(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["organizations"] = [dict(reversed(row.items())) for row in told["organizations"]]
-    told["money_movements"] = [
+    given = story()
+    given["organizations"] = [dict(reversed(row.items())) for row in given["organizations"]]
+    given["money_movements"] = [
         {name: cell for name, cell in row.items() if name not in {"is_void", "reason"}}
-        for row in told["money_movements"][:4]
+        for row in given["money_movements"][:4]
     ]
-    import_folder(engine, write_folder(tmp_path, told), FIRST)
+    import_folder(engine, write_folder(tmp_path, given), FIRST)
     assert column(engine, "SELECT name FROM organization") == ["Teatro Ñ"] * 2
     assert column(engine, "SELECT is_void FROM money_movement") == [False] * 4
 
@@ -151,11 +151,11 @@ def test_a_folder_whose_name_is_not_utf_8_is_read_and_named_with_escapes(engine:
 
 
 def test_a_missing_file_means_nothing_of_that_kind(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    folder = write_folder(tmp_path, {"organizations": told["organizations"]})
+    given = story()
+    folder = write_folder(tmp_path, {"organizations": given["organizations"]})
     (folder / "README.txt").write_text("none of an import's business")
     assert import_folder(engine, folder, FIRST).new == Counts(2, 0, 0, 0)
-    folder = write_folder(tmp_path / "later", told | {"organizations": []})
+    folder = write_folder(tmp_path / "later", given | {"organizations": []})
     assert import_folder(engine, folder, FIRST).new == Counts(0, 3, 4, 7)
 
 

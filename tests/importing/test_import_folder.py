@@ -49,10 +49,10 @@ def test_what_the_format_does_not_tell_is_filled_in(engine: Engine, tmp_path: Pa
 
 
 def test_ids_follow_the_order_of_the_file(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    fee = told["money_movements"][5]
-    told["money_movements"] = [fee | {"external_ref": f"x{number}"} for number in range(2_000)]
-    import_folder(engine, write_folder(tmp_path, told), FIRST)
+    given = story()
+    fee = given["money_movements"][5]
+    given["money_movements"] = [fee | {"external_ref": f"x{number}"} for number in range(2_000)]
+    import_folder(engine, write_folder(tmp_path, given), FIRST)
     assert column(engine, "SELECT external_ref FROM money_movement ORDER BY id") == [f"x{n}" for n in range(2_000)]
 
 
@@ -67,21 +67,21 @@ def test_importing_a_folder_again_brings_nothing_and_says_so(engine: Engine, tmp
 
 
 def test_only_what_is_new_is_brought(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    import_folder(engine, write_folder(tmp_path, told), FIRST)
-    told["reservations"].append(told["reservations"][0] | {"external_ref": "r5"})
-    told["money_movements"].append(told["money_movements"][0] | {"external_ref": "m8", "reservation_ref": "r5"})
-    result = import_folder(engine, write_folder(tmp_path, told), FIRST)
+    given = story()
+    import_folder(engine, write_folder(tmp_path, given), FIRST)
+    given["reservations"].append(given["reservations"][0] | {"external_ref": "r5"})
+    given["money_movements"].append(given["money_movements"][0] | {"external_ref": "m8", "reservation_ref": "r5"})
+    result = import_folder(engine, write_folder(tmp_path, given), FIRST)
     assert (result.import_id, result.new, result.existing) == (2, Counts(0, 0, 1, 1), Counts(2, 3, 4, 7))
     assert column(engine, "SELECT external_ref FROM money_movement WHERE import_id = 2") == ["m8"]
     assert column(engine, "SELECT reservations + money_movements FROM data_import WHERE id = 2") == [2]
 
 
 def test_one_bad_row_in_the_last_file_keeps_everything_out(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["money_movements"][6]["amount"] = "0"
+    given = story()
+    given["money_movements"][6]["amount"] = "0"
     with pytest.raises(TicketflowError, match="1 problem"):
-        import_folder(engine, write_folder(tmp_path, told), FIRST)
+        import_folder(engine, write_folder(tmp_path, given), FIRST)
     assert counts(engine) == EMPTY
 
 
@@ -159,12 +159,12 @@ def test_an_import_killed_half_way_leaves_nothing_and_can_be_repeated(
 
 
 def many_fees(number: int) -> Story:
-    told = story()
-    told["money_movements"] = [
-        told["money_movements"][5] | {"external_ref": f"fee {count}", "reason": f"reason {count}"}
+    given = story()
+    given["money_movements"] = [
+        given["money_movements"][5] | {"external_ref": f"fee {count}", "reason": f"reason {count}"}
         for count in range(number)
     ]
-    return told
+    return given
 
 
 def peak_memory(engine: Engine, folder: Path) -> int:

@@ -39,8 +39,8 @@ def organizations(engine: Engine) -> tuple[int, int]:
 def test_opening_balances_come_with_the_organizations_they_belong_to(
     engine: Engine, tmp_path: Path, ending: str
 ) -> None:
-    told = story() | {"opening_balances": [DEBT, CREDIT]}
-    result = import_folder(engine, write_folder(tmp_path, told, ending), FIRST)
+    given = story() | {"opening_balances": [DEBT, CREDIT]}
+    result = import_folder(engine, write_folder(tmp_path, given, ending), FIRST)
     assert result.new == Counts(2, 3, 4, 7, 2)
     assert str(result).endswith("2 organizations, 3 events, 4 reservations, 7 money movements and 2 opening balances.")
     assert column(engine, "SELECT amount FROM opening_balance ORDER BY amount") == [-700, 300]

@@ -25,22 +25,22 @@ M_REFUND, M_CAPTURE, M_FEE = 0, 1, 5
 
 def many_bad(number: int) -> Story:
     """Bad cells, bad rows and repeated references, so many of each."""
-    told = story()
-    fee = told["money_movements"][M_FEE]
+    given = story()
+    fee = given["money_movements"][M_FEE]
     for count in range(number):
-        told["money_movements"] += [
+        given["money_movements"] += [
             fee | {"external_ref": f"cell-{count}", "amount": "?"},
             fee | {"external_ref": f"row-{count}", "currency": "XXX"},
             fee | {"external_ref": f"late-{count}", "occurred_at": f"2025-12-{count % 28 + 1:02}T00:00:00Z"},
             fee,
         ]
-    told["events"][2]["status"] = "=?"
-    return told
+    given["events"][2]["status"] = "=?"
+    return given
 
 
-def refused(engine: Engine, folder: Path, told: Story, problems: Path | None = None) -> ImportRefused:
+def refused(engine: Engine, folder: Path, given: Story, problems: Path | None = None) -> ImportRefused:
     with pytest.raises(ImportRefused) as caught:
-        import_folder(engine, write_folder(folder, told), FIRST, problems=problems)
+        import_folder(engine, write_folder(folder, given), FIRST, problems=problems)
     return caught.value
 
 
@@ -150,15 +150,15 @@ def test_a_folder_of_headers_is_said_to_hold_no_rows(engine: Engine, tmp_path: P
 
 
 def test_instants_days_and_months_far_from_now_are_let_in_and_said(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    for organization in told["organizations"]:
+    given = story()
+    for organization in given["organizations"]:
         organization["payouts_from"] = ""
-    told["organizations"][0] |= {"joined_on": "1925-01-15", "payouts_from": "2062-07"}
-    told["organizations"][1] |= {"left_on": "2206-06-30"}
-    told["events"][1] |= {"starts_at": "1926-06-01T20:00:00Z"}
-    told["events"][2] |= {"starts_at": "2206-06-01T20:00:00Z", "ends_at": "2206-06-01T22:00:00Z"}
-    told["money_movements"][M_FEE]["occurred_at"] = "2206-05-01T10:05:00Z"
-    result = import_folder(engine, write_folder(tmp_path, told), FIRST)
+    given["organizations"][0] |= {"joined_on": "1925-01-15", "payouts_from": "2062-07"}
+    given["organizations"][1] |= {"left_on": "2206-06-30"}
+    given["events"][1] |= {"starts_at": "1926-06-01T20:00:00Z"}
+    given["events"][2] |= {"starts_at": "2206-06-01T20:00:00Z", "ends_at": "2206-06-01T22:00:00Z"}
+    given["money_movements"][M_FEE]["occurred_at"] = "2206-05-01T10:05:00Z"
+    result = import_folder(engine, write_folder(tmp_path, given), FIRST)
     assert result.notes == (
         "organizations.csv: joined_on is far from now in 1 row (1925-01-15), the first on line 2.",
         "organizations.csv: left_on is far from now in 1 row (2206-06-30), the first on line 3.",
@@ -171,8 +171,8 @@ def test_instants_days_and_months_far_from_now_are_let_in_and_said(engine: Engin
 
 
 def test_references_that_differ_in_blanks_alone_are_each_named(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    organization, capture = told["organizations"][0], told["money_movements"][M_CAPTURE] | {"reservation_ref": ""}
+    given = story()
+    organization, capture = given["organizations"][0], given["money_movements"][M_CAPTURE] | {"reservation_ref": ""}
     error = refused(
         engine,
         tmp_path,
@@ -195,10 +195,10 @@ def test_references_that_differ_in_blanks_alone_are_each_named(engine: Engine, t
 
 
 def test_names_keep_joiners_directions_and_line_breaks(engine: Engine, tmp_path: Path) -> None:
-    told = story()
+    given = story()
     name = "شرکت\u200cها \u2067אולם\u2069\ttwo\nlines\r\nthree"
-    told["organizations"][0]["name"] = name
-    import_folder(engine, write_folder(tmp_path, told), FIRST)
+    given["organizations"][0]["name"] = name
+    import_folder(engine, write_folder(tmp_path, given), FIRST)
     assert column(engine, "SELECT name FROM organization WHERE external_ref = 'o1'") == [name]
 
 

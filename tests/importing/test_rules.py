@@ -1,4 +1,4 @@
-"""What an import refuses: every kind of bad row, told with file, line, column, value and reason."""
+"""What an import refuses: every kind of bad row, reported with file, line, column, value and reason."""
 
 from __future__ import annotations
 
@@ -112,26 +112,26 @@ def untouched(server: EmbeddedServer) -> Iterator[Engine]:
         yield engine
 
 
-def refused(engine: Engine, folder: Path, told: Story) -> ImportRefused:
+def refused(engine: Engine, folder: Path, given: Story) -> ImportRefused:
     with pytest.raises(ImportRefused) as caught:
-        import_folder(engine, write_folder(folder, told), FIRST)
+        import_folder(engine, write_folder(folder, given), FIRST)
     return caught.value
 
 
-def line_of(told: Story, kind: str, number: int) -> int:
+def line_of(given: Story, kind: str, number: int) -> int:
     """Where row `number` starts in the CSV file; cells may hold line breaks."""
-    return 2 + sum(1 + sum(cell.count("\n") for cell in row.values()) for row in told[kind][:number])
+    return 2 + sum(1 + sum(cell.count("\n") for cell in row.values()) for row in given[kind][:number])
 
 
 @pytest.mark.parametrize("bad", BAD_CELLS + BAD_ROWS, ids=lambda bad: f"{bad[0]}-{bad[3]}-{bad[4]}")
 def test_a_bad_row_is_told_by_file_line_column_value_and_reason(untouched: Engine, tmp_path: Path, bad: Bad) -> None:
     kind, number, change, column, reason = bad
-    told = story()
-    told[kind][number] |= change
-    error = refused(untouched, tmp_path, told)
+    given = story()
+    given[kind][number] |= change
+    error = refused(untouched, tmp_path, given)
     own = [problem for problem in error.problems if problem.file == f"{kind}.csv" and problem.column == column]
     assert [(problem.line, problem.value) for problem in own] == [
-        (line_of(told, kind, number), shortened(told[kind][number][column]))
+        (line_of(given, kind, number), shortened(given[kind][number][column]))
     ]
     assert reason in own[0].reason
     assert sum(counts(untouched).values()) == 0
@@ -145,22 +145,22 @@ def test_whatever_is_right_about_a_bad_row_is_not_complained_of(untouched: Engin
     for kind, number, change, column, reason in BAD_ROWS:
         if (kind, column) == ("events", "organization_ref"):
             continue  # The event's movements are then really another organization's.
-        told = story()
-        told[kind][number] |= change
-        assert refused(untouched, tmp_path, told).count == 1, (change, column, reason)
+        given = story()
+        given[kind][number] |= change
+        assert refused(untouched, tmp_path, given).count == 1, (change, column, reason)
 
 
 def test_a_row_with_a_bad_cell_can_still_be_referred_to(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["organizations"][0]["joined_on"] = "?"
-    told["money_movements"][M_CAPTURE]["amount"] = "?"
-    assert [problem.column for problem in refused(engine, tmp_path, told).problems] == ["joined_on", "amount"]
+    given = story()
+    given["organizations"][0]["joined_on"] = "?"
+    given["money_movements"][M_CAPTURE]["amount"] = "?"
+    assert [problem.column for problem in refused(engine, tmp_path, given).problems] == ["joined_on", "amount"]
 
 
 def test_a_repeated_reference_is_refused_with_the_line_it_repeats(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["events"].append(told["events"][0])
-    error = refused(engine, tmp_path, told)
+    given = story()
+    given["events"].append(given["events"][0])
+    error = refused(engine, tmp_path, given)
     assert [(problem.line, problem.column, problem.value) for problem in error.problems] == [(6, "external_ref", "e1")]
     assert "line 2 already" in error.problems[0].reason
 
@@ -178,10 +178,10 @@ def test_rows_that_are_too_short_or_too_long_are_refused(engine: Engine, tmp_pat
 
 
 def test_line_breaks_in_cells_and_empty_lines_leave_the_line_numbers_right(engine: Engine, tmp_path: Path) -> None:
-    told = {"organizations": story()["organizations"]}
-    told["organizations"][0]["name"] = "three\r\nlines\nlong"
-    told["organizations"][1]["timezone"] = "nowhere"
-    write_folder(tmp_path, told)
+    given = {"organizations": story()["organizations"]}
+    given["organizations"][0]["name"] = "three\r\nlines\nlong"
+    given["organizations"][1]["timezone"] = "nowhere"
+    write_folder(tmp_path, given)
     path = tmp_path / "organizations.csv"
     path.write_bytes(path.read_bytes().replace(b"\no2", b"\n\n\no2"))
     with pytest.raises(ImportRefused) as caught:
@@ -194,29 +194,29 @@ def test_line_breaks_in_cells_and_empty_lines_leave_the_line_numbers_right(engin
 def test_the_first_hundred_problems_are_listed_in_order_and_all_are_counted(
     engine: Engine, tmp_path: Path, where: str
 ) -> None:
-    told = story()
+    given = story()
     bad = {"amount": "?"} if where == "cells" else {"currency": "XXX"}
-    fee = told["money_movements"][M_FEE]
-    told["money_movements"] += [fee | {"external_ref": f"x{number}"} | bad for number in range(1500)]
-    told["events"][2]["status"] = "?"
-    error = refused(engine, tmp_path, told)
+    fee = given["money_movements"][M_FEE]
+    given["money_movements"] += [fee | {"external_ref": f"x{number}"} | bad for number in range(1500)]
+    given["events"][2]["status"] = "?"
+    error = refused(engine, tmp_path, given)
     assert error.count == 1501
     assert [(problem.file, problem.line) for problem in error.problems] == [
         ("events.csv", 5),
         *[("money_movements.csv", line) for line in range(9, 108)],
     ]
     assert str(error).splitlines()[:2] == [
-        "Nothing was imported: 1,501 problems (the first 100 are listed). Mend the files and import the folder again.",
+        "Nothing was imported: 1,501 problems (the first 100 are listed). Fix the files and import the folder again.",
         "  events.csv, line 5, status: '?' is none of DRAFT, OPEN, CLOSED, CANCELLED",
     ]
     assert len(str(error).splitlines()) == 101
 
 
 def test_movements_that_reverse_each_other_or_themselves_are_refused(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["money_movements"][M_VOID]["reverses_ref"] = "m5"
-    told["money_movements"][M_CHARGEBACK]["reverses_ref"] = "m4"
-    error = refused(engine, tmp_path, told)
+    given = story()
+    given["money_movements"][M_VOID]["reverses_ref"] = "m5"
+    given["money_movements"][M_CHARGEBACK]["reverses_ref"] = "m4"
+    error = refused(engine, tmp_path, given)
     assert [(problem.column, problem.value) for problem in error.problems] == [
         ("reverses_ref", "m4"),
         ("amount", "-5000"),
@@ -225,28 +225,28 @@ def test_movements_that_reverse_each_other_or_themselves_are_refused(engine: Eng
 
 
 def test_a_movement_is_voided_once(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    void = told["money_movements"][M_VOID]
-    told["money_movements"].append(void | {"external_ref": "m8"})
-    (problem,) = refused(engine, tmp_path, told).problems
+    given = story()
+    void = given["money_movements"][M_VOID]
+    given["money_movements"].append(void | {"external_ref": "m8"})
+    (problem,) = refused(engine, tmp_path, given).problems
     assert (problem.line, problem.column, problem.value) == (9, "reverses_ref", "m1")
     assert problem.reason == "is voided already, by m5"
     import_folder(engine, write_folder(tmp_path, story()), FIRST)
-    (problem,) = refused(engine, tmp_path, told).problems
+    (problem,) = refused(engine, tmp_path, given).problems
     assert (problem.line, problem.reason) == (9, "is voided already, by m5")
 
 
 def test_a_refund_may_leave_the_commission_with_the_platform(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["money_movements"][M_REFUND] |= ZERO_RATES
-    assert import_folder(engine, write_folder(tmp_path, told), FIRST).new.money_movements == 7
+    given = story()
+    given["money_movements"][M_REFUND] |= ZERO_RATES
+    assert import_folder(engine, write_folder(tmp_path, given), FIRST).new.money_movements == 7
 
 
 def test_the_first_instant_of_the_first_month_is_let_in_zone_by_zone(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    told["money_movements"][M_FEE] |= {"organization_ref": "o2", "occurred_at": "2025-12-31T15:00:00Z"}
-    told["money_movements"][M_MANUAL] |= {"organization_ref": "o1", "occurred_at": "2025-12-31T23:00:00Z"}
-    assert import_folder(engine, write_folder(tmp_path, told), FIRST).new.money_movements == 7
+    given = story()
+    given["money_movements"][M_FEE] |= {"organization_ref": "o2", "occurred_at": "2025-12-31T15:00:00Z"}
+    given["money_movements"][M_MANUAL] |= {"organization_ref": "o1", "occurred_at": "2025-12-31T23:00:00Z"}
+    assert import_folder(engine, write_folder(tmp_path, given), FIRST).new.money_movements == 7
 
 
 # What the database holds already is judged like what the folder brings.
@@ -261,15 +261,15 @@ def with_stored_rows(engine: Engine, **values: Any) -> Story:
     event = add_event(engine, organization, external_ref="stored-e")
     reservation = add_reservation(engine, event, public_ref="stored-r")
     add_movement(engine, organization, 100, "2026-05-01T10:00", external_ref="stored-m", reservation_id=reservation)
-    told = story()
-    told["reservations"][2]["event_ref"] = "stored-e"
-    told["money_movements"][M_REFUND] |= REFERRING | values
-    return told
+    given = story()
+    given["reservations"][2]["event_ref"] = "stored-e"
+    given["money_movements"][M_REFUND] |= REFERRING | values
+    return given
 
 
 def test_rows_may_refer_to_what_the_database_holds(engine: Engine, tmp_path: Path) -> None:
-    told = with_stored_rows(engine)
-    assert import_folder(engine, write_folder(tmp_path, told), FIRST).new.total == 16
+    given = with_stored_rows(engine)
+    assert import_folder(engine, write_folder(tmp_path, given), FIRST).new.total == 16
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ def test_a_stored_organization_in_a_zone_that_tzdata_does_not_know_takes_no_move
     engine: Engine, tmp_path: Path
 ) -> None:
     add_organization(engine, external_ref="stored", timezone="Mars/Olympus")
-    told = story()
-    told["money_movements"][M_FEE]["organization_ref"] = "stored"
-    (problem,) = refused(engine, tmp_path, told).problems
+    given = story()
+    given["money_movements"][M_FEE]["organization_ref"] = "stored"
+    (problem,) = refused(engine, tmp_path, given).problems
     assert (problem.column, problem.value) == ("organization_ref", "stored")
     assert "Mars/Olympus" in problem.reason
 
@@ -349,12 +349,12 @@ def test_a_row_that_is_there_with_other_content_is_refused_with_both_values(engi
     import_folder(engine, write_folder(tmp_path, story()), FIRST)
     before = counts(engine)
     for kind, number, change, held in OTHER_CONTENT:
-        told = story()
+        given = story()
         ((column, value),) = change.items()
-        for row in told[kind]:
+        for row in given[kind]:
             row.setdefault(column, "")
-        told[kind][number] |= change
-        error = refused(engine, tmp_path, told)
+        given[kind][number] |= change
+        error = refused(engine, tmp_path, given)
         assert [(problem.column, problem.value) for problem in error.problems] == [(column, value)]
         assert f"which holds {held}" in error.problems[0].reason
         assert counts(engine) == before

@@ -25,8 +25,8 @@ FIRST = Month(2026, 1)
 GONE = {"organization": 0, "event": 0, "reservation": 0, "money_movement": 0, "data_import": 1}
 
 
-def brought(engine: Engine, folder: Path, told: Story | None = None) -> int:
-    result = import_folder(engine, write_folder(folder, told or story()), FIRST)
+def brought(engine: Engine, folder: Path, given: Story | None = None) -> int:
+    result = import_folder(engine, write_folder(folder, given or story()), FIRST)
     assert result.import_id is not None
     return result.import_id
 
@@ -48,11 +48,11 @@ def test_an_undone_import_is_gone_and_can_be_repeated(engine: Engine, tmp_path: 
 
 
 def test_only_what_the_import_brought_goes(engine: Engine, tmp_path: Path) -> None:
-    told = story()
-    brought(engine, tmp_path, told)
+    given = story()
+    brought(engine, tmp_path, given)
     before = stored(engine)
-    told["money_movements"].append(told["money_movements"][1] | {"external_ref": "m8"})
-    assert undo_import(engine, brought(engine, tmp_path, told)).removed == Counts(0, 0, 0, 1)
+    given["money_movements"].append(given["money_movements"][1] | {"external_ref": "m8"})
+    assert undo_import(engine, brought(engine, tmp_path, given)).removed == Counts(0, 0, 0, 1)
     assert stored(engine) == before
 
 
@@ -81,8 +81,8 @@ def test_movements_that_a_settlement_has_read_stay_though_their_organization_was
     engine: Engine, tmp_path: Path
 ) -> None:
     add_organization(engine, external_ref="o1", commission_tax_bps=2100)
-    told = {"money_movements": story()["money_movements"][5:]}
-    import_id = brought(engine, tmp_path, told)
+    given = {"money_movements": story()["money_movements"][5:]}
+    import_id = brought(engine, tmp_path, given)
     settle(engine, Month(2026, 5))
     with pytest.raises(TicketflowError, match="month 2026-05 of organization 'o1'"):
         undo_import(engine, import_id)
@@ -91,8 +91,8 @@ def test_movements_that_a_settlement_has_read_stay_though_their_organization_was
 def test_what_a_pass_has_read_as_nothing_stays_too(engine: Engine, tmp_path: Path) -> None:
     add_organization(engine, external_ref="o1", commission_tax_bps=2100)
     settle(engine, Month(2026, 5))
-    told = {"money_movements": story()["money_movements"][5:]}
-    sale = brought(engine, tmp_path, told)
+    given = {"money_movements": story()["money_movements"][5:]}
+    sale = brought(engine, tmp_path, given)
     with engine.connect() as connection:
         movements = connection.execute(text("SELECT id FROM money_movement ORDER BY id")).scalars().all()
     for movement in movements:
@@ -104,8 +104,8 @@ def test_what_a_pass_has_read_as_nothing_stays_too(engine: Engine, tmp_path: Pat
 
 def test_movements_that_came_after_the_settlement_can_be_taken_back(engine: Engine, tmp_path: Path) -> None:
     post(engine, organization_id=str(add_organization(engine, external_ref="o1")))
-    told = {"money_movements": story()["money_movements"][5:]}
-    assert undo_import(engine, brought(engine, tmp_path, told)).removed == Counts(0, 0, 0, 2)
+    given = {"money_movements": story()["money_movements"][5:]}
+    assert undo_import(engine, brought(engine, tmp_path, given)).removed == Counts(0, 0, 0, 2)
 
 
 def test_nothing_is_taken_back_while_a_run_settles_a_month(engine: Engine, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_pass_that_was_left_running_stands_in_the_way_of_no_undo(engine: Engin
 
 
 def test_a_settlement_that_begins_meanwhile_waits_for_the_undo(engine: Engine, url: URL, tmp_path: Path) -> None:
-    """The pass takes its cutoff, then waits for whoever holds a writer's lock on the movements."""
+    """The pass takes its cutoff, then waits for every holder of a writer's lock on the movements."""
     import_id = brought(engine, tmp_path)
     undoing = connect_engine(url, "undoing")
     waited: list[bool] = []

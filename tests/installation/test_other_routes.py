@@ -28,7 +28,7 @@ from ticketflow_orch.outbox.delivery.configuration import read_routes
 from ticketflow_orch.settings import Settings, settings
 
 PROVIDER = """
-# Who is paid, and who is told.
+# Who is paid, and who is informed.
 [destinations.provider]
 transport = "webhook"
 url = "https://pay.example/hook/s3cr3t"

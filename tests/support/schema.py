@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import tempfile
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import URL
 
-from ticketflow_orch.db.catalogue import FILE, Catalogue, as_text, found
+from ticketflow_orch.db.catalogue import FILE, Catalogue, found
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.local import postgres_places
@@ -38,6 +39,11 @@ def built(server: EmbeddedServer) -> Catalogue:
         catalogue = found(connection)
     engine.dispose()
     return catalogue
+
+
+def as_text(catalogue: Catalogue) -> str:
+    """The content of `catalogue.json`."""
+    return json.dumps({"objects": catalogue.objects, "grants": catalogue.grants}, indent=1) + "\n"
 
 
 def page(url: URL) -> str:

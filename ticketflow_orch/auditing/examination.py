@@ -11,7 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.auditing.model import Asked, Invariant, Scope
 from ticketflow_orch.auditing.registry import INVARIANTS
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import UnknownOrganization
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.checks import Finding, Members
 
@@ -85,5 +85,5 @@ def organization_members(connection: Connection, external_ref: str) -> Members:
         "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
     ).scalar_one_or_none()
     if found is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise UnknownOrganization(external_ref)
     return Members.only(found)

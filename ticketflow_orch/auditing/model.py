@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ticketflow_orch import clock
+from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
@@ -30,7 +31,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the invariants are asked about: all months unless one is named, everybody unless `members` says whom.
+    """What the invariants are asked about: all months unless one is named, everybody unless `members` says who.
 
     `first_month`: the first that is settled. `kept`: for how long the retention keeps records of what is over.
     `now`: the business time; None: the database's clock.
@@ -87,19 +88,17 @@ class Invariant:
     warns: bool = False
 
 
-def findings(connection: Connection, bad: str, parameters: Mapping[str, Any]) -> Iterator[Finding]:
-    """Ask the query `bad`: month (may be empty), whose, currency and what is wrong. Yields the months with breaches."""
-    statement = f"""
-        WITH bad (month, whose, currency, what) AS ({bad})
-        SELECT month, whose, currency, what, breaches FROM (
-            SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,
-                row_number() OVER (PARTITION BY month ORDER BY whose, currency, what) AS place
-            FROM bad
-            WHERE %(only)s::date IS NULL OR month IS NULL OR month = %(only)s::date
-        ) AS numbered
-        WHERE place <= %(examples)s::bigint
-        ORDER BY month NULLS FIRST, place
+def breaches(bad: Statement) -> Statement:
+    """The statement that `findings` asks: how often each month is `bad`, with the first examples.
+
+    `bad` is a query for a month (may be empty), whose breach it is, in which currency, and what is wrong. It may bind
+    what `Asked.parameters` has.
     """
+    return sql(__file__, "breaches", bad=bad)
+
+
+def findings(connection: Connection, statement: Statement, parameters: Mapping[str, Any]) -> Iterator[Finding]:
+    """The months with breaches, by a statement of `breaches`."""
     rows = connection.exec_driver_sql(statement, {"examples": EXAMPLES, **parameters}).all()
     for day, group in groupby(rows, key=lambda row: row.month):
         of_month = list(group)

@@ -273,7 +273,7 @@ INVARIANTS = (
         "Every event has its cause and every cause its event, and none is in the hands of a relay that is gone for an "
         "hour.",
         "Look why the relay does not run: `ticketflow outbox list --state INFLIGHT`; "
-        "a missing event is sent by nobody, so tell its receiver.",
+        "a missing event is sent by nobody, so inform its receiver.",
         Scope.DATABASE,
         effects.inconsistent_events,
     ),

@@ -10,8 +10,8 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.closing.history import moved, pays_from
 from ticketflow_orch.closing.periods import IncompleteClosingError, is_being_closed
-from ticketflow_orch.db.engine import is_data_fault, transaction
-from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import in_words, is_data_fault
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month

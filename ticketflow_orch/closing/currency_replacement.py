@@ -14,22 +14,23 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.closing.history import pays_from
-from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, transaction
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_a, is_locked
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, UnknownOrganization
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.currencies import currency_of
 
 SHOWN = 20
-_NOT_ALLOWED = "42501"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +116,11 @@ def _turn(engine: Engine) -> Iterator[Connection]:
             connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
             yield connection
     except DBAPIError as error:
-        sqlstate = getattr(error.orig, "sqlstate", None)
-        if sqlstate == LOCK_NOT_AVAILABLE:
+        if is_locked(error):
             raise InvalidInput(
                 "A settlement or a closing held on to its month; nothing was changed, try again when it has ended."
             ) from error
-        if sqlstate == _NOT_ALLOWED:
+        if is_a(error, InsufficientPrivilege):
             raise InvalidInput(
                 "This database role may not replace a currency: it writes movements, which is for the schema's owner; "
                 "name the owner's login in TICKETFLOW_DATABASE_URL."
@@ -186,7 +186,7 @@ def _currency_before(connection: Connection, external_ref: str, month: Month) ->
         _CURRENCY, {"ref": external_ref, "before": month.previous().first_day}
     ).one_or_none()
     if row is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise UnknownOrganization(external_ref)
     return str(row.currency)
 
 

@@ -92,7 +92,7 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
     asked = {**asked, "tables": [*ours["table"], "alembic_version"], "functions": ours["function"]}
     may = connection.exec_driver_sql(_MAY, asked).one()
     if may.own:
-        yield f"role {RUN_ROLE} may do all that {may.own} may, as whom nothing guards the database"
+        yield f"role {RUN_ROLE} may do all that {may.own} may, and nothing guards the database from that"
         return
     for is_so, what in (
         (may.temporary, "create temporary tables in this database"),
@@ -103,11 +103,6 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
             yield f"role {RUN_ROLE} may {what}"
     for who, what in _by_object(connection.exec_driver_sql(_BEYOND, asked)):
         yield f"role {who} may {what}, which runs do not need"
-
-
-def as_text(catalogue: Catalogue) -> str:
-    """The content of `catalogue.json`."""
-    return json.dumps({"objects": catalogue.objects, "grants": catalogue.grants}, indent=1) + "\n"
 
 
 def _objects(connection: Connection) -> Mapping[str, str]:
@@ -152,40 +147,11 @@ def _by_object(rows: Iterable[Any]) -> Iterator[tuple[str, str]]:
         yield who, " ".join([privilege, *([f"({', '.join(columns)})"] if columns else []), name])
 
 
-_RELATION = """
-    SELECT pg_class.oid, relname FROM pg_class
-    WHERE relnamespace = CAST('public' AS regnamespace) AND relkind = 'r' AND relname <> 'alembic_version'
-"""
-
+_RELATION = sql(__file__, "relation")
 _OBJECTS = sql(__file__, "objects", relation=_RELATION)
-
 _GRANTS = sql(__file__, "grants", relation=_RELATION)
-
 _IS_SET_UP = sql(__file__, "is_set_up", relation=_RELATION)
-
 _LACKING = sql(__file__, "lacking")
-
-# From who is, or may become, a superuser or the owner of a table nothing is withheld.
-_MAY = """
-    SELECT has_database_privilege(%(role)s::name, current_database(), 'TEMPORARY') AS temporary,
-        has_schema_privilege(%(role)s::name, 'public', 'CREATE') AS creates,
-        has_parameter_privilege(%(role)s::name, 'session_replication_role', 'SET') AS replicates,
-        coalesce(
-            (SELECT 'a superuser' FROM pg_roles WHERE rolname = %(role)s::name AND rolsuper),
-            (SELECT 'the owner of ' || relname FROM pg_class
-                WHERE relnamespace = CAST('public' AS regnamespace)
-                    AND relname = ANY (%(tables)s::text[])
-                    AND pg_has_role(%(role)s::name, relowner, 'MEMBER')
-                ORDER BY relname LIMIT 1)) AS own
-"""
-
+_MAY = sql(__file__, "may")
 _BEYOND = sql(__file__, "beyond")
-
-# BEFORE each row is 1 + 2.
-_BEFORE_ROWS = """
-    SELECT relname::text AS relation, tgname::text AS name
-    FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
-    WHERE relnamespace = CAST('public' AS regnamespace) AND NOT tgisinternal AND tgtype & 3 = 3
-        AND tgenabled IN ('O', 'A') AND relname <> ALL (%(others)s::text[])
-    ORDER BY relname, tgname
-"""
+_BEFORE_ROWS = sql(__file__, "before_rows")

@@ -1,9 +1,16 @@
+-- name: relation
+-- The tables of this project, but for the one that Alembic keeps.
+SELECT pg_class.oid, relname FROM pg_class
+WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'alembic_version';
+
+
 -- name: objects
--- By name, whatever order columns were added in. Whether an id may be given is asked by `order_faults`; what is switched
--- off or not valid is not there, as a foreign key whose own triggers are switched off. Row security and rules would hide
--- or turn what statements mean, a child table would add rows that no guard has seen, and events go in the order of their
--- ids. What runs with its owner's rights needs those of the outbox's owner; and who may execute it could lend them to a
--- table of their own.
+-- Each table, constraint, index, trigger and function with the digest of its definition, by name, whatever order
+-- columns were added in. Whether an id may be given is asked by `order_faults`; what is switched off or not valid is
+-- not there, as a foreign key whose own triggers are switched off. Row security and rules would hide or turn what
+-- statements mean, a child table would add rows that no guard has seen, and events go in the order of their ids. What
+-- runs with its owner's rights needs those of the outbox's owner; and who may execute it could lend them to a table of
+-- their own.
 WITH relation AS MATERIALIZED ({relation})
 SELECT name, left(encode(sha256(convert_to(definition, 'UTF8')), 'hex'), 12) AS digest FROM (
     SELECT 'table ' || relname AS name, concat_ws(',', relpersistence, relrowsecurity, relhasrules,
@@ -23,7 +30,7 @@ SELECT name, left(encode(sha256(convert_to(definition, 'UTF8')), 'hex'), 12) AS 
     UNION ALL
     SELECT 'constraint ' || typname || '.' || conname, pg_get_constraintdef(pg_constraint.oid)
     FROM pg_constraint JOIN pg_type ON pg_type.oid = contypid
-    WHERE typnamespace = CAST('public' AS regnamespace) AND contype = 'c' AND convalidated
+    WHERE typnamespace = 'public'::regnamespace AND contype = 'c' AND convalidated
     UNION ALL
     SELECT 'index ' || relation.relname || '.' || named.relname, pg_get_indexdef(indexrelid)
     FROM pg_index JOIN relation ON relation.oid = indrelid JOIN pg_class AS named ON named.oid = indexrelid
@@ -35,18 +42,19 @@ SELECT name, left(encode(sha256(convert_to(definition, 'UTF8')), 'hex'), 12) AS 
     UNION ALL
     SELECT 'sequence ' || relname, concat_ws(',', seqtypid::regtype, seqincrement, seqcache, seqcycle)
     FROM pg_class JOIN pg_sequence ON seqrelid = oid
-    WHERE relnamespace = CAST('public' AS regnamespace) AND relname = 'outbox_event_id_seq'
+    WHERE relnamespace = 'public'::regnamespace AND relname = 'outbox_event_id_seq'
     UNION ALL
     SELECT 'function ' || CAST(oid::regprocedure AS text), concat_ws(',', prosrc,
         pg_get_function_sqlbody(oid), provolatile, prosecdef, proisstrict, array_to_string(proconfig, ';'),
         prosecdef AND has_function_privilege('public', oid, 'EXECUTE'),
         prosecdef AND NOT pg_has_role(
             proowner, (SELECT relowner FROM pg_class WHERE oid = to_regclass('public.outbox_event')), 'USAGE'))
-    FROM pg_proc WHERE pronamespace = CAST('public' AS regnamespace) AND prokind = 'f'
+    FROM pg_proc WHERE pronamespace = 'public'::regnamespace AND prokind = 'f'
 ) AS defined;
 
 
 -- name: grants
+-- What a role was granted on tables, their columns, sequences and functions, by name and in words.
 WITH relation AS MATERIALIZED ({relation})
 SELECT privilege_type || ' ON ' || relname FROM relation JOIN pg_class USING (oid, relname)
     CROSS JOIN LATERAL aclexplode(relacl) WHERE grantee = to_regrole(%(role)s::text)
@@ -56,15 +64,16 @@ FROM relation JOIN pg_attribute ON attrelid = relation.oid CROSS JOIN LATERAL ac
 WHERE grantee = to_regrole(%(role)s::text)
 UNION ALL
 SELECT privilege_type || ' ON ' || relname FROM pg_class CROSS JOIN LATERAL aclexplode(relacl)
-WHERE relkind = 'S' AND relnamespace = CAST('public' AS regnamespace)
+WHERE relkind = 'S' AND relnamespace = 'public'::regnamespace
     AND grantee = to_regrole(%(role)s::text)
 UNION ALL
 SELECT privilege_type || ' ON ' || CAST(pg_proc.oid::regprocedure AS text)
 FROM pg_proc CROSS JOIN LATERAL aclexplode(proacl)
-WHERE pronamespace = CAST('public' AS regnamespace) AND grantee = to_regrole(%(role)s::text);
+WHERE pronamespace = 'public'::regnamespace AND grantee = to_regrole(%(role)s::text);
 
 
 -- name: is_set_up
+-- Whether a role was granted anything on a table of this project.
 WITH relation AS MATERIALIZED ({relation})
 SELECT EXISTS (
     SELECT FROM relation JOIN pg_class USING (oid, relname) CROSS JOIN LATERAL aclexplode(relacl)
@@ -72,7 +81,7 @@ SELECT EXISTS (
 
 
 -- name: lacking
--- Asked about the role, and about the one that asks as one of its members.
+-- Which of the privileges that runs need the role lacks, or the one that asks as one of its members.
 SELECT who.name AS who, privilege, of_column, asked.name
 FROM unnest(%(privileges)s::text[], %(columns)s::text[], %(names)s::text[])
     WITH ORDINALITY AS asked (privilege, of_column, name, place)
@@ -94,10 +103,11 @@ ORDER BY who.name, place;
 
 
 -- name: beyond
--- Whatever way it came to the role: granted to it, to a role that it is a member of, or to everybody.
+-- What a role may do beyond the privileges that runs need, whatever way it came to the role: granted to it, to a role
+-- that it is a member of, or to everybody.
 WITH relation AS MATERIALIZED (
     SELECT oid, relname::text AS name FROM pg_class
-    WHERE relnamespace = CAST('public' AS regnamespace) AND relname = ANY (%(tables)s::text[])
+    WHERE relnamespace = 'public'::regnamespace AND relname = ANY (%(tables)s::text[])
 ), held (privilege, of_column, name) AS (
     SELECT privilege, NULL::text, name
     FROM relation CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'REFERENCES', 'TRIGGER'])
@@ -116,7 +126,7 @@ WITH relation AS MATERIALIZED (
     WHERE CASE relkind WHEN 'S' THEN has_sequence_privilege(%(role)s::name, objid, 'UPDATE') END
     UNION ALL
     SELECT 'EXECUTE', NULL, CAST(oid::regprocedure AS text) FROM pg_proc
-    WHERE pronamespace = CAST('public' AS regnamespace) AND prosecdef
+    WHERE pronamespace = 'public'::regnamespace AND prosecdef
         AND CAST(oid::regprocedure AS text) = ANY (%(functions)s::text[])
         AND has_function_privilege(%(role)s::name, oid, 'EXECUTE')
 )
@@ -127,3 +137,27 @@ WHERE NOT EXISTS (
     WHERE needed.privilege = held.privilege AND needed.name = held.name
         AND needed.of_column IS NOT DISTINCT FROM held.of_column)
 ORDER BY name, privilege, of_column;
+
+
+-- name: may
+-- What a role may do beside tables; `own` names why nothing is withheld from it: it is, or may become, a superuser or
+-- the owner of a table.
+SELECT has_database_privilege(%(role)s::name, current_database(), 'TEMPORARY') AS temporary,
+    has_schema_privilege(%(role)s::name, 'public', 'CREATE') AS creates,
+    has_parameter_privilege(%(role)s::name, 'session_replication_role', 'SET') AS replicates,
+    coalesce(
+        (SELECT 'a superuser' FROM pg_roles WHERE rolname = %(role)s::name AND rolsuper),
+        (SELECT 'the owner of ' || relname FROM pg_class
+            WHERE relnamespace = 'public'::regnamespace
+                AND relname = ANY (%(tables)s::text[])
+                AND pg_has_role(%(role)s::name, relowner, 'MEMBER')
+            ORDER BY relname LIMIT 1)) AS own;
+
+
+-- name: before_rows
+-- The triggers that fire before each row (1 + 2 of tgtype) on tables that the application does not write.
+SELECT relname::text AS relation, tgname::text AS name
+FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid
+WHERE relnamespace = 'public'::regnamespace AND NOT tgisinternal AND tgtype & 3 = 3
+    AND tgenabled IN ('O', 'A') AND relname <> ALL (%(others)s::text[])
+ORDER BY relname, tgname;

@@ -13,7 +13,7 @@ from psycopg import sql
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import ArgumentError
 
 from ticketflow_orch.errors import InvalidInput
 
@@ -61,12 +61,6 @@ PATIENCE = 300.0
 SHORT_PATIENCE = 30.0
 # Under which an engine knows for how many seconds its work is retried; see `retrying`.
 PATIENCE_OPTION = "ticketflow_patience"
-LOCK_NOT_AVAILABLE = "55P03"
-# What is no row's fault, by the class of its SQLSTATE: connections, transactions, logins, conflicts with others, and a
-# server that has no room, is stopped or cannot read its files.
-_NO_ROW_S = {"08", "25", "28", "2D", "3B", "3D", "40", "53", "57", "58", "F0"}
-# A statement that is wrong, or that may not be run: ours for all rows, where it is not one of a trigger's.
-_STATEMENT_S = "42"
 
 
 class SwallowedError(RuntimeError):
@@ -155,7 +149,7 @@ def connect_engine(
 def session_faults(connection: Connection) -> tuple[str, ...]:
     """How this session differs from what was asked for when it was opened, or from what money needs, in words.
 
-    A pooler may have dropped what was asked for; some settings are an administrator's, and are only told.
+    A pooler may have dropped what was asked for; some settings are an administrator's, and are only reported.
     """
     driver = connection.connection.driver_connection
     given = driver.info.get_parameters().get("options", "") if isinstance(driver, psycopg.Connection) else ""
@@ -167,14 +161,16 @@ def session_faults(connection: Connection) -> tuple[str, ...]:
         for name, value in asked.items()
         if name in _JUDGED and _plain(found[name]) != _plain(value)
     ]
-    told = [
+    reported = [
         f"{name} is {found[name]!r} for this session: ask who set it, for the database, the role or the server"
         for name, allowed in _EXPECTED.items()
         if found[name] not in allowed
     ]
     if found[_DURABLE] in {"off", "local"}:
-        told.append(f"{_DURABLE} is {found[_DURABLE]!r}: what was committed may be lost in a crash, after it was sent")
-    return (*swallowed, *told)
+        reported.append(
+            f"{_DURABLE} is {found[_DURABLE]!r}: what was committed may be lost in a crash, after it was sent"
+        )
+    return (*swallowed, *reported)
 
 
 @contextmanager
@@ -226,37 +222,6 @@ def _unescaped(value: str) -> str:
 
 def _plain(value: str) -> str:
     return value.replace(" ", "").lower()
-
-
-def is_data_fault(error: DBAPIError) -> bool:
-    """Whether rows' own data made a statement fail: a data exception, an integrity violation, an endless key.
-
-    Or a value that Postgres holds and Python cannot, such as an infinite instant; or somebody's trigger, but no guard
-    of the schema: what those refuse is wrong whoever's rows it is about.
-    """
-    state = sqlstate(error)
-    if state is None:
-        return isinstance(error.orig, psycopg.DataError)
-    return state[:2] in {"22", "23", "54", "P0"}
-
-
-def is_row_fault(error: DBAPIError) -> bool:
-    """Whether a row explains why a statement failed: its own data, or what somebody's trigger says of it.
-
-    That is whatever is not the connection's, the server's or the statement's own.
-    """
-    state = sqlstate(error)
-    if state is None:
-        return isinstance(error.orig, psycopg.DataError)
-    if state[:2] == _STATEMENT_S:
-        return bool(getattr(getattr(error.orig, "diag", None), "context", None))
-    return state != LOCK_NOT_AVAILABLE and state[:2] not in _NO_ROW_S
-
-
-def sqlstate(error: DBAPIError) -> str | None:
-    """The SQLSTATE of what the server said, if it said anything."""
-    state: str | None = getattr(error.orig, "sqlstate", None)
-    return state
 
 
 def refuse_swallowed_error(connection: Connection) -> None:

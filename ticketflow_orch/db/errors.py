@@ -1,91 +1,165 @@
-"""What a database refuses or cannot do, said in one sentence: states of the server, not faults of the program."""
+"""What a database refuses or cannot do: by SQLSTATE, whose fault it is, and in one sentence.
+
+All that is known of SQLSTATEs stands here, by psycopg's classes of errors; others ask `is_a`, or whose fault it is.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+import psycopg
+from psycopg.errors import (
+    DiskFull,
+    IdleInTransactionSessionTimeout,
+    InsufficientPrivilege,
+    LockNotAvailable,
+    QueryCanceled,
+    ReadOnlySqlTransaction,
+    TransactionTimeout,
+    UndefinedColumn,
+    UndefinedFunction,
+    UndefinedTable,
+)
 from sqlalchemy.exc import DBAPIError, PendingRollbackError
 
-from ticketflow_orch.db.engine import is_row_fault, sqlstate
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.formatting.text import without_addresses
 
-# By the class of an SQLSTATE, or the whole of it, which counts first: whether it is a precondition that was refused
-# (True), or an outage; what is said, and what to do.
-_CAUSES: dict[str, tuple[bool, str, str]] = {
-    "25006": (True, "The database takes no writes", "name the primary server, or have it made writable"),
-    "25P03": (False, "The database ended a transaction that nobody worked on", "run the command again"),
-    "25P04": (
-        False,
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """`what` is said, and what to do; `is_refusal`: a precondition was refused. Anything else passes by itself."""
+
+    what: str
+    fix: str
+    is_refusal: bool = False
+
+
+# The driver's own errors about connections have no SQLSTATE.
+_LOST = "08"
+_SCHEMA_IS_INCOMPLETE = _Cause(
+    "The database lacks a part of its schema", "restore it from a backup; `ticketflow audit` judges it", is_refusal=True
+)
+# By the whole of an SQLSTATE, which counts first, or by its class.
+_CAUSES: dict[str | None, _Cause] = {
+    ReadOnlySqlTransaction.sqlstate: _Cause(
+        "The database takes no writes", "name the primary server, or have it made writable", is_refusal=True
+    ),
+    IdleInTransactionSessionTimeout.sqlstate: _Cause(
+        "The database ended a transaction that nobody worked on", "run the command again"
+    ),
+    TransactionTimeout.sqlstate: _Cause(
         "The database ended a transaction that took too long",
         "have its transaction_timeout raised, then run the command again",
     ),
-    "42501": (True, "The database's role may not do this", "run the command as a role that may, or have it granted"),
-    "42P01": (
-        True,
-        "The database lacks a part of its schema",
-        "restore it from a backup; `ticketflow audit` judges it",
+    InsufficientPrivilege.sqlstate: _Cause(
+        "The database's role may not do this", "run the command as a role that may, or have it granted", is_refusal=True
     ),
-    "42703": (
-        True,
-        "The database lacks a part of its schema",
-        "restore it from a backup; `ticketflow audit` judges it",
+    UndefinedTable.sqlstate: _SCHEMA_IS_INCOMPLETE,
+    UndefinedColumn.sqlstate: _SCHEMA_IS_INCOMPLETE,
+    UndefinedFunction.sqlstate: _SCHEMA_IS_INCOMPLETE,
+    DiskFull.sqlstate: _Cause("The database's disk is full", "make room there, then run the command again"),
+    LockNotAvailable.sqlstate: _Cause(
+        "Another session holds on to what this needs", "run the command again when it has ended"
     ),
-    "42883": (
-        True,
-        "The database lacks a part of its schema",
-        "restore it from a backup; `ticketflow audit` judges it",
+    QueryCanceled.sqlstate: _Cause(
+        "The database cancelled a statement", "run the command again, if nobody cancelled it on purpose"
     ),
-    "53100": (False, "The database's disk is full", "make room there, then run the command again"),
-    "53": (False, "The database has no room left for this", "relieve its server, then run the command again"),
-    "58": (False, "The database's server could not read or write", "see its log"),
-    "55P03": (False, "Another session holds on to what this needs", "run the command again when it has ended"),
-    "40": (False, "Another session changed the same rows at the same moment", "run the command again"),
-    "57014": (False, "The database cancelled a statement", "run the command again, if nobody cancelled it on purpose"),
-    "57": (False, "The database's server is going down or coming up", "run the command again when it is up"),
-    "08": (False, "The connection to the database was lost", "run the command again when it answers"),
+    "53": _Cause("The database has no room left for this", "relieve its server, then run the command again"),
+    "58": _Cause("The database's server could not read or write", "see its log"),
+    "40": _Cause("Another session changed the same rows at the same moment", "run the command again"),
+    "57": _Cause("The database's server is going down or coming up", "run the command again when it is up"),
+    _LOST: _Cause("The connection to the database was lost", "run the command again when it answers"),
 }
-# The driver's own errors about connections have no SQLSTATE.
-_LOST = "08"
+# A data exception, an integrity violation, a key beyond all bounds, what somebody's trigger raises.
+_DATA = {"22", "23", "54", "P0"}
+# What is no row's fault: connections, transactions, logins, conflicts with others, and a server that has no room, is
+# stopped or cannot read its files.
+_NO_ROW_S = {"08", "25", "28", "2D", "3B", "3D", "40", "53", "57", "58", "F0"}
+# A statement that is wrong, or that may not be run: ours for all rows, where it is not one of a trigger's.
+_STATEMENT_S = "42"
 # SQLAlchemy's own code of a statement on a connection that was cut in one before it.
 _AFTER_CUT = "8s2b"
 _LONGEST_REASON = 300
-# What passes by itself: a connection that was cut, a rollback for the sake of others, a lock, a server without room, or
-# that goes down or comes up, or cannot reach its files; a session that was ended because its host slept.
-_TRANSIENT = frozenset({"08", "25P03", "25P04", "40", "53", "55P03", "57", "58"})
+
+
+def sqlstate(error: BaseException) -> str | None:
+    """The SQLSTATE of what the server said, by whatever driver it was raised, if it said anything."""
+    original = getattr(error, "orig", None) or error
+    return getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+
+
+def is_a(error: BaseException, *kinds: type[psycopg.Error]) -> bool:
+    """Whether `error` is one of these kinds of psycopg's, or SQLAlchemy raised it for one."""
+    return isinstance(getattr(error, "orig", None) or error, kinds)
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether `error` is that another session kept a lock for longer than this one waits."""
+    return is_a(error, LockNotAvailable)
+
+
+def server_message(error: DBAPIError) -> str | None:
+    """What the server said, without its details, which repeat whole rows; None: the driver said it, or nobody."""
+    primary: str | None = getattr(getattr(error.orig, "diag", None), "message_primary", None)
+    return primary
+
+
+def is_data_fault(error: DBAPIError) -> bool:
+    """Whether rows' own data made a statement fail: a data exception, an integrity violation, an endless key.
+
+    Or a value that Postgres holds and Python cannot, such as an infinite instant; or somebody's trigger, but no guard
+    of the schema: what those refuse is wrong for any row.
+    """
+    state = sqlstate(error)
+    if state is None:
+        return is_a(error, psycopg.DataError)
+    return state[:2] in _DATA
+
+
+def is_row_fault(error: DBAPIError) -> bool:
+    """Whether a row explains why a statement failed: its own data, or what somebody's trigger says of it.
+
+    That is whatever is not the connection's, the server's or the statement's own.
+    """
+    state = sqlstate(error)
+    if state is None:
+        return is_a(error, psycopg.DataError)
+    if state[:2] == _STATEMENT_S:
+        return bool(getattr(getattr(error.orig, "diag", None), "context", None))
+    return not is_locked(error) and state[:2] not in _NO_ROW_S
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseFault:
-    """One sentence; `is_refusal`: a precondition does not hold, and nothing is tried again before somebody acts.
-
-    `is_transient`: it passes by itself as a rule, so that the same work may succeed a moment later.
-    """
+    """One sentence; `is_refusal`: a precondition does not hold, and nothing is tried again before somebody acts."""
 
     sentence: str
     is_refusal: bool
-    is_transient: bool
+
+    @property
+    def is_transient(self) -> bool:
+        """Whether it passes by itself as a rule, so that the same work may succeed a moment later."""
+        return not self.is_refusal
 
 
 def database_fault(error: BaseException) -> DatabaseFault | None:
     """What is said of an error of the database, by whatever driver it was raised; None: it is no state of a server."""
     if isinstance(error, PendingRollbackError) and error.code == _AFTER_CUT:
-        _, what, fix = _CAUSES[_LOST]
-        return DatabaseFault(f"{what} in an earlier statement; {fix}.", is_refusal=False, is_transient=True)
+        lost = _CAUSES[_LOST]
+        return DatabaseFault(f"{lost.what} in an earlier statement; {lost.fix}.", lost.is_refusal)
     original = getattr(error, "orig", None) or error
     if type(original).__module__.partition(".")[0] not in {"psycopg", "psycopg2"}:
         return None
-    state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None)
+    state = sqlstate(error)
     kinds = {kind.__name__ for kind in type(original).__mro__}
     if state is None and not kinds.isdisjoint({"OperationalError", "InterfaceError"}):
         state = _LOST
     cause = _CAUSES.get(state or "") or _CAUSES.get((state or "")[:2])
     if cause is None:
         return None
-    is_refusal, what, fix = cause
-    is_transient = not _TRANSIENT.isdisjoint({state or "", (state or "")[:2]})
-    return DatabaseFault(f"{what} ({_said(original)}); {fix}.", is_refusal, is_transient)
+    return DatabaseFault(f"{cause.what} ({_said(original)}); {cause.fix}.", cause.is_refusal)
 
 
 def _said(original: BaseException) -> str:
@@ -109,8 +183,7 @@ def in_words(error: BaseException) -> str:
     of a data exception, or an address.
     """
     if isinstance(error, DBAPIError):
-        primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
-        words = str(primary or error.orig).split("\nDETAIL:")[0]
+        words = str(server_message(error) or error.orig).split("\nDETAIL:")[0]
         state = sqlstate(error)
         if state is None or state.startswith("22"):
             words = _VALUE.sub("", words)

@@ -6,7 +6,6 @@ that no two processes believe different things. Changes are kept with who made t
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -16,7 +15,8 @@ from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Row
 from sqlalchemy.exc import ProgrammingError
 
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
 
@@ -73,7 +73,7 @@ def read_installation(connection: Connection) -> Installation:
     """The installation's row.
 
     Raises:
-        InvalidInput: nothing was taken over from the environment yet.
+        PreconditionFailed: nothing was taken over from the environment yet.
     """
     return _installation(connection.exec_driver_sql(_READ).one())
 
@@ -84,15 +84,15 @@ def require_agreement(connection: Connection, settings: Settings, *, loaded: boo
     A variable that is not set agrees; but where the code location is `loaded`, its defaults were taken for real.
 
     Raises:
-        InvalidInput: names the variable, both values, and what to do; or nothing was taken over yet.
+        InvalidInput: names the variable, both values, and what to do.
+        PreconditionFailed: nothing was taken over yet, or what is in the outbox was named under another id.
     """
     row = connection.exec_driver_sql(_READ).one()
     installed = _installation(row)
-    faults = itertools.chain(
-        disagreements(installed, settings, row.database_now, loaded=loaded), other_names(connection, installed)
-    )
-    for fault in faults:
+    for fault in disagreements(installed, settings, row.database_now, loaded=loaded):
         raise InvalidInput(fault)
+    for fault in other_names(connection, installed):
+        raise PreconditionFailed(fault)
     return installed
 
 
@@ -100,7 +100,7 @@ def decided(connection: Connection, settings: Settings) -> Settings:
     """`settings`, with what decides about money as the database has it at this moment.
 
     Raises:
-        InvalidInput: nothing was taken over from the environment yet.
+        PreconditionFailed: nothing was taken over from the environment yet.
     """
     return read_installation(connection).decided(settings)
 
@@ -173,14 +173,14 @@ def locked(connection: Connection) -> Installation:
     """The row, which nobody else changes before the caller's transaction ends.
 
     Raises:
-        InvalidInput: the session's role may not change it, as that of runs.
+        PreconditionFailed: the session's role may not change it, as that of runs.
     """
     try:
         return _installation(connection.exec_driver_sql(_READ_FOR_CHANGE).one())
     except ProgrammingError as error:
         if not isinstance(error.orig, InsufficientPrivilege):
             raise
-        raise InvalidInput(
+        raise PreconditionFailed(
             "The role in TICKETFLOW_DATABASE_URL may not change what is decided here; name the owner of the schema."
         ) from None
 
@@ -221,7 +221,7 @@ def written(value: Value) -> str:
 
 def _installation(row: Row[tuple[object, ...]]) -> Installation:
     if row.business_timezone is None:
-        raise InvalidInput(f"This database does not say yet what decides about money in it; {_MIGRATE}.")
+        raise PreconditionFailed(f"This database does not say yet what decides about money in it; {_MIGRATE}.")
     return Installation(
         id=row.id,
         business_timezone=row.business_timezone,
@@ -251,13 +251,7 @@ def _command(name: str) -> str:
 
 _READ = "SELECT *, clock_timestamp() AS database_now FROM installation"
 
-# The newest are asked, whose ids are of version 8 where an installation named them.
-_NAMED_OTHERWISE = """
-    SELECT EXISTS (
-        SELECT FROM (SELECT event_id, dedupe_key FROM outbox_event ORDER BY outbox_event.id DESC LIMIT 20) AS named
-        WHERE substr(event_id::text, 15, 1) = '8'
-            AND event_id <> derived_id(%(installation)s::uuid, 'outbox_event', dedupe_key))
-"""
+_NAMED_OTHERWISE = sql(__file__, "named_otherwise")
 
 _READ_FOR_CHANGE = "SELECT * FROM installation FOR UPDATE"
 
@@ -267,16 +261,10 @@ _CHANGES = "SELECT * FROM installation_change ORDER BY id"
 
 _BUSINESS_TIMEZONE = "SELECT coalesce(business_timezone, 'UTC') FROM installation"
 
-_FILL = """
-    UPDATE installation SET business_timezone = %(business_timezone)s::text,
-        first_month = %(first_month)s::date, payouts_from = %(payouts_from)s::date,
-        mail_from = %(mail_from)s::timestamptz, auto_close = %(auto_close)s::boolean,
-        rehearsal = %(rehearsal)s::boolean, changed_by = %(by)s::text
-    WHERE business_timezone IS NULL
-"""
+_FILL = sql(__file__, "fill")
 
 _WRITES = {
-    name: f"UPDATE installation SET {name} = CAST(%(value)s AS {kind}), changed_by = %(by)s::text"
+    name: sql(__file__, "write", column=name, type=kind)
     for name, kind in (
         ("business_timezone", "text"),
         ("first_month", "date"),

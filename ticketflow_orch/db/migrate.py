@@ -11,7 +11,7 @@ from sqlalchemy.exc import PendingRollbackError
 
 from ticketflow_orch.db.advisory_locks import one_at_a_time
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 
 # Any constant serves, as long as every version of this project takes the same.
 _TURN = 6_240_172
@@ -26,7 +26,8 @@ def migrate(url: str | URL, revision: str = "head") -> bool:
     Safe to repeat, and to start twice at once: the second waits, then finds nothing left.
 
     Raises:
-        InvalidInput: the schema is ahead of this code, or a step could not be finished; says what to do.
+        PreconditionFailed: the schema is ahead of this code, or what is there does not allow a step; says what to do.
+        Conflict: another process migrates this database for longer than anybody waits.
     """
     engine = connect_engine(url, "ticketflow migrate", limits=_LIMITS, connections=2)
     try:
@@ -44,14 +45,18 @@ def migrate(url: str | URL, revision: str = "head") -> bool:
 
 
 def require_current_schema(engine: Engine) -> None:
-    """Raise TicketflowError when the schema is behind or ahead of this code; names both revisions and the fix."""
+    """Refuse a schema that is behind or ahead of this code.
+
+    Raises:
+        PreconditionFailed: names both revisions and the fix.
+    """
     with engine.connect() as connection:
         current = _current_revision(connection)
     head = _resolve("head")
     if current == head:
         return
     _refuse_unknown(current)
-    raise InvalidInput(
+    raise PreconditionFailed(
         f"The database's schema is behind this code ({current or 'empty'} < {head}); run `ticketflow migrate`."
     )
 
@@ -72,7 +77,7 @@ def _upgrade(connection: Connection, revision: str) -> None:
 
 def _refuse_unknown(current: str | None) -> None:
     if current is not None and current not in revisions():
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"The database's schema is ahead of this code (revision {current} is unknown here); "
             "upgrade ticketflow-orch to the version that migrated it."
         )

@@ -16,14 +16,13 @@ from sqlalchemy import Engine
 from tenacity import RetryCallState, Retrying, nap, retry_if_exception, wait_random_exponential
 
 from ticketflow_orch.db.engine import PATIENCE_OPTION
-from ticketflow_orch.db.errors import database_fault
+from ticketflow_orch.db.errors import database_fault, is_locked
 
 _LOG = logging.getLogger(__name__)
 # In seconds. The rest before an attempt is drawn between nothing and a bound that doubles, so that those who were cut
 # off together do not come back together.
 _FIRST_REST = 0.5
 _LONGEST_REST = 10.0
-_LOCK_NOT_AVAILABLE = "55P03"
 _GIVEN_UP = "Given up after "
 
 Result = TypeVar("Result")
@@ -44,7 +43,7 @@ def retried(
         return step()
     bound = _Bound(patience, until)
     attempts = Retrying(
-        retry=retry_if_exception(lambda error: is_transient(error) and (waiting or not _is_locked(error))),
+        retry=retry_if_exception(lambda error: is_transient(error) and (waiting or not is_locked(error))),
         wait=wait_random_exponential(multiplier=_FIRST_REST, max=_LONGEST_REST),
         stop=bound,
         sleep=nap.sleep if until is None else nap.sleep_using_event(until),
@@ -63,10 +62,6 @@ def is_transient(error: BaseException) -> bool:
     """Whether `error` passes by itself, as far as its kind tells, and nobody has tried for long enough already."""
     fault = database_fault(error)
     return fault is not None and fault.is_transient and not _was_given_up(error)
-
-
-def _is_locked(error: BaseException) -> bool:
-    return getattr(getattr(error, "orig", None), "sqlstate", None) == _LOCK_NOT_AVAILABLE
 
 
 class _Bound:

@@ -1,4 +1,4 @@
-"""The life of one made-up organizer, told as rows of the import format."""
+"""The life of one made-up organizer, as rows of the import format."""
 
 from __future__ import annotations
 

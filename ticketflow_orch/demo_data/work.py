@@ -111,7 +111,7 @@ def _currencies(connection: Connection) -> dict[str, str]:
 
 
 def _stories(first: Month, last: Month) -> Iterator[tuple[Kind, list[Row]]]:
-    told = (
+    organizers = (
         (ARENA, "Limmat Arena, Zürich", "Europe/Zurich", "CHF", 810, "de-CH", 12, 9_000),
         (THEATRE, "Lantern Theatre, Brooklyn", "America/New_York", "USD", 0, "en-US", 8, 12_000),
         (CLUB, "Velvet Jazz Cellar, Madrid", "Europe/Madrid", "EUR", 2100, "es-ES", 6, 6_000),
@@ -121,12 +121,12 @@ def _stories(first: Month, last: Month) -> Iterator[tuple[Kind, list[Row]]]:
         ORGANIZATIONS,
         [
             (ref, name, zone, currency, "1000", str(tax), joined, "", f"office@{ref}.example", locale, "")
-            for ref, name, zone, currency, tax, locale, _, _ in told
+            for ref, name, zone, currency, tax, locale, _, _ in organizers
         ],
     )
     sales: list[Row] = []
     for month in months_between(first, last):
-        for ref, _, _, currency, tax, _, number, amount in told:
+        for ref, _, _, currency, tax, _, number, amount in organizers:
             for sale in range(1, number + 1):
                 # Ten times the price, in the last month that the demo closes.
                 price = amount * (10 if ref == ARENA and month == last_finished(last) else 1)

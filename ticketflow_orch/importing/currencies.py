@@ -30,13 +30,5 @@ def _days(first: object, last: object) -> str:
     return " ".join(f"{word} {day}" for word, day in (("from", first), ("until", last)) if day is not None)
 
 
-_MOVEMENTS = sql(__file__, "movements", out_of_use_occurred_at=out_of_use("occurred_at"))
-
-_ORGANIZATIONS = """
-    SELECT code, last_day, count(*) AS organizations, (array_agg(external_ref ORDER BY line))[1] AS external_ref
-    FROM linked_organization AS linked JOIN currency ON code::text = linked.currency
-    WHERE present_id IS NULL AND last_day < CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)
-        AND (left_on IS NULL OR left_on > last_day)
-    GROUP BY code, last_day
-    ORDER BY code
-"""
+_MOVEMENTS = sql(__file__, "movements", out_of_use=out_of_use("occurred_at"))
+_ORGANIZATIONS = sql(__file__, "organizations")

@@ -1,4 +1,4 @@
-"""Files that are not what their names say: recognised by their first bytes, and told what they are."""
+"""Files that are not what their names say: recognised by their first bytes, and refused with what they are."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def _records(kind: Kind, path: Path) -> Generator[_Record]:
     try:
         yield from _parquet_records(path) if path.suffix == ".parquet" else _csv_records(kind, path)
     except OSError as error:
-        # What a gzip file has wrong is one too, and has been told.
+        # Not one of a broken gzip file, which was reported as such.
         raise InvalidInput(f"{path} cannot be read ({error.strerror or error}); let this account read it.") from None
 
 

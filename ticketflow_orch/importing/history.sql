@@ -1,5 +1,6 @@
 -- name: to_be_paid
--- Months as UTC has them, which is near enough for a warning.
+-- New movements of closed months, of organizations without a balance, that are not from before the first month that
+-- they are paid for. Months as UTC has them, which is near enough for a warning.
 WITH last AS (
     SELECT CAST(max(month) AS date) AS closed FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
 ), early AS (

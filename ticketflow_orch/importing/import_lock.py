@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from psycopg.errors import (
+    DeadlockDetected,
+    ObjectNotInPrerequisiteState,
+    SerializationFailure,
+    UniqueViolation,
+)
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, transaction
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_a, is_locked, server_message
+from ticketflow_orch.errors import Conflict
 
 # A row that somebody else inserted, or changed, or closed, after our snapshot; or a deadlock.
-_CHANGED_MEANWHILE = frozenset({"23505", "40001", "40P01", "55000"})
+_CHANGED_MEANWHILE = (UniqueViolation, SerializationFailure, ObjectNotInPrerequisiteState, DeadlockDetected)
 
 
 @contextmanager
@@ -23,12 +30,12 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
     sees every settlement that runs; one that starts later waits for it.
 
     Raises:
-        InvalidInput: the wait was too long, or another session changed the same rows at the same moment.
+        Conflict: the wait was too long, or another session changed the same rows at the same moment.
     """
     try:
         with transaction(engine) as connection:
-            # Long imports are lawful, and instants are shown in UTC whatever the session thinks. None of this looks at
-            # the database yet: what whoever had the turn before us did must be seen.
+            # An import may take long, and instants are shown in UTC whatever the session's settings. None of this takes
+            # a snapshot yet: what the turn before this one did must be seen.
             connection.exec_driver_sql(
                 "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SET LOCAL statement_timeout = 0;"
                 " SET LOCAL timezone = 'UTC'; SET LOCAL work_mem = '64MB'"
@@ -39,15 +46,15 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
                 connection.exec_driver_sql("LOCK TABLE money_movement IN ROW EXCLUSIVE MODE")
             yield connection
     except DBAPIError as error:
-        sqlstate = getattr(error.orig, "sqlstate", None)
-        if sqlstate == LOCK_NOT_AVAILABLE:
-            raise InvalidInput(
+        if is_locked(error):
+            raise Conflict(
                 "Another session, most likely another import, held on to what this one needs; "
                 "nothing was changed, try again when it has ended."
             ) from error
-        if sqlstate in _CHANGED_MEANWHILE:
-            raise InvalidInput(
-                f"Another session changed the same rows at the same moment ({_message(error)}); "
+        if is_a(error, *_CHANGED_MEANWHILE):
+            raise Conflict(
+                "Another session changed the same rows at the same moment "
+                f"({server_message(error) or type(error.orig).__name__}); "
                 "nothing was changed, try again."
             ) from error
         raise
@@ -56,7 +63,7 @@ def import_turn(engine: Engine, *, deletes: bool = False) -> Iterator[Connection
 def vacuum(engine: Engine, tables: Iterable[str]) -> None:
     """Make the next reader of `tables` quick: up-to-date statistics, and index-only scans that need no heap.
 
-    Skips a table that somebody else is vacuuming already.
+    Skips a table that another session is vacuuming already.
     """
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("SET statement_timeout = 0")
@@ -67,8 +74,3 @@ def vacuum(engine: Engine, tables: Iterable[str]) -> None:
             # A statement that is interrupted has its connection closed.
             if not connection.invalidated:
                 connection.exec_driver_sql("RESET statement_timeout")
-
-
-def _message(error: DBAPIError) -> str:
-    diagnosis = getattr(error.orig, "diag", None)
-    return getattr(diagnosis, "message_primary", None) or type(error.orig).__name__

@@ -15,6 +15,7 @@ from typing import IO, TextIO, cast
 
 from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.csv_files import Writer
@@ -73,7 +74,7 @@ class ImportRefused(InvalidInput):
         self.summary = summary
         shown = f" (the first {len(problems)} are listed)" if count > len(problems) else ""
         sentence = (
-            f"Nothing was imported: {counted(count, 'problem')}{shown}. Mend the files and import the folder again."
+            f"Nothing was imported: {counted(count, 'problem')}{shown}. Fix the files and import the folder again."
         )
         super().__init__("\n".join([sentence, *(f"  {problem}" for problem in problems)]))
 
@@ -129,8 +130,8 @@ class Findings:
 
     def note_found_by(self, query: str, kind: int, file: str) -> bool:
         """Count what `query` finds, rows of line, position, column, value and reason; returns whether it found any."""
-        inserted = self._connection.exec_driver_sql(_INSERT.format(query=query), {"kind": kind, "file": file})
-        return inserted.rowcount > 0
+        note = sql(__file__, "note", query=query)
+        return self._connection.exec_driver_sql(note, {"kind": kind, "file": file}).rowcount > 0
 
     def refuse_any(self) -> None:
         """Raise ImportRefused unless nothing was found."""
@@ -139,13 +140,14 @@ class Findings:
         if not self._counted:
             return
         if self._file is not None:
-            self._file.write(self._rows(_ROWS))
-        first = sorted([*self._kept, *self._rows(f"{_ROWS} LIMIT {SHOWN}")], key=_order)[:SHOWN]
+            self._file.write(self._rows())
+        first = sorted([*self._kept, *self._rows(SHOWN)], key=_order)[:SHOWN]
         summary = tuple(ProblemCount(*kind, count) for kind, count in self._counted.most_common())
         raise ImportRefused(tuple(problem for _, problem in first), self._counted.total(), summary)
 
-    def _rows(self, query: str) -> Iterator[Found]:
-        for row in self._connection.exec_driver_sql(query, execution_options={"yield_per": 1_000}):
+    def _rows(self, most: int | None = None) -> Iterator[Found]:
+        rows = self._connection.exec_driver_sql(_ROWS, {"most": most}, execution_options={"yield_per": 1_000})
+        for row in rows:
             yield (
                 (row.kind, row.line, row.position),
                 Problem(row.file, row.line, row.column, _shortened(row.value or ""), row.reason),
@@ -195,18 +197,6 @@ _TABLE = """
     ) ON COMMIT DROP
 """
 
-_INSERT = """
-    INSERT INTO found_problem
-    SELECT %(kind)s::integer, line, position, %(file)s::text, "column", value, reason FROM ({query}) AS found
-"""
+_SUMMARY = sql(__file__, "summary")
 
-# What a reason says of one row alone comes after a comma or a colon, or is the number of a line.
-_SUMMARY = r"""
-    SELECT file, "column",
-        regexp_replace(regexp_replace(reason, '[,:] .*$', ''), '^stands on line \d+ ', 'stands on an earlier line ')
-            AS reason,
-        count(*) AS number
-    FROM found_problem GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-"""
-
-_ROWS = "SELECT * FROM found_problem ORDER BY kind, line, position"
+_ROWS = "SELECT * FROM found_problem ORDER BY kind, line, position LIMIT %(most)s::bigint"

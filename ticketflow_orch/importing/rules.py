@@ -1,13 +1,14 @@
 """What takes more than one cell to judge, as SQL conditions on a staged row and all that it refers to.
 
 New rows must keep what the tables demand, so that none of their constraints and triggers is ever the first to object.
-Rows that are there already must say what the database says. A row with a bad cell is judged when that is mended.
+Rows that are there already must say what the database says. A row with a bad cell is judged once that is fixed.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.importing.format import (
     EVENTS,
     KINDS,
@@ -239,28 +240,29 @@ def judge(staging: Staging) -> None:
     """Note everything that is wrong across the staged rows."""
     for kind in KINDS:
         if staging.rows[kind]:
-            linked = f"linked_{kind.table} AS staged"
-            present = f"JOIN {kind.table} AS present ON present.id = staged.present_id"
-            for query in (
-                _query(kind, _NEW[kind], linked, "staged.present_id IS NULL"),
-                _query(kind, _SAME[kind], f"{linked} {present}", "staged.present_id IS NOT NULL"),
-            ):
+            for query in _BROKEN[kind]:
                 staging.note_rows(kind, query)
             staging.report(f"checking {kind.name}", staging.rows[kind])
 
 
-def _query(kind: Kind, rules: tuple[Rule, ...], rows: str, which: str) -> str:
-    # Most rows break no rule, so one filter tells before each rule is looked at by itself. Nothing but our own words
-    # goes into the statement.
+def _query(kind: Kind, rules: tuple[Rule, ...], rows: str, which: str) -> Statement:
+    # Nothing but our own words goes into the statement.
     broken = " OR ".join(f"({rule.bad})" for rule in rules)
     each = ",\n".join(
         f"({rule.bad}, {kind.position(rule.column)}, '{rule.column}',"
         f" to_jsonb(staged.{rule.column}) #>> '{{}}', {rule.reason})"
         for rule in rules
     )
-    return f"""
-        SELECT staged.line, rule.position, rule."column", rule.value, rule.reason
-        FROM {rows}
-        CROSS JOIN LATERAL (VALUES {each}) AS rule (bad, position, "column", value, reason)
-        WHERE NOT staged.faulty AND {which} AND ({broken}) AND rule.bad
-    """  # noqa: S608
+    return sql(__file__, "broken", rows=rows, which=which, broken=broken, each=each)
+
+
+def _of_new_rows(kind: Kind) -> Statement:
+    return _query(kind, _NEW[kind], f"linked_{kind.table} AS staged", "staged.present_id IS NULL")
+
+
+def _of_rows_that_are_there(kind: Kind) -> Statement:
+    present = f"{kind.table} AS present ON present.id = staged.present_id"
+    return _query(kind, _SAME[kind], f"linked_{kind.table} AS staged JOIN {present}", "staged.present_id IS NOT NULL")
+
+
+_BROKEN = {kind: (_of_new_rows(kind), _of_rows_that_are_there(kind)) for kind in KINDS}

@@ -41,7 +41,7 @@ class Staging:
             )
 
     def report(self, step: str, rows: int) -> None:
-        """Tell whoever watches that `rows` rows of `step` are done."""
+        """Report that `rows` rows of `step` are done."""
         self._progress(step, rows)
 
     def copy(self, batch: Batch) -> None:

@@ -1,5 +1,5 @@
 -- name: settled
--- The same questions as the guards on both tables ask, answered with a name.
+-- The first month that is settled with rows of the import: what the guards on both tables ask, answered with a name.
 SELECT external_ref, month FROM (
     SELECT organization.external_ref, cut.month
     FROM money_movement
@@ -19,7 +19,8 @@ LIMIT 1;
 
 
 -- name: let_go
--- Passes that nobody works on at this moment: they have read nothing of what goes, and the next run begins another.
+-- Give up the passes that no run works on at this moment, by NOWAIT: they have read nothing of what goes, and
+-- the next run begins another.
 WITH waiting AS MATERIALIZED (
     SELECT chunk.month, chunk.pass FROM settlement_chunk AS chunk JOIN settlement_pass USING (month, pass)
     WHERE settlement_pass.state = 'RUNNING' AND chunk.state = 'PLANNED'
@@ -33,3 +34,8 @@ WITH waiting AS MATERIALIZED (
 UPDATE settlement_pass SET state = 'GIVEN_UP', finished_at = clock_timestamp(),
     planned_at = coalesce(planned_at, clock_timestamp())
 WHERE state = 'RUNNING';
+
+
+-- name: delete
+-- Delete what the import brought to one table.
+DELETE FROM {table} WHERE import_id = %(import_id)s::bigint;

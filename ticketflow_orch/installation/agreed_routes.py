@@ -20,7 +20,11 @@ def agreeing(routes: str) -> Callable[[Connection], None]:
 
 
 def require_routes(connection: Connection, routes: str) -> None:
-    """Raise TicketflowError unless the database has these routes; says what is different, and how to accept it."""
+    """Refuse to deliver by other routes than the database has.
+
+    Raises:
+        InvalidInput: says what is different, and how to accept it.
+    """
     differences = routes_changed(read_installation(connection).routes_digest, routes)
     if differences:
         raise InvalidInput(f"Nothing is delivered from here: {'; '.join(differences)}; {FIX}.")

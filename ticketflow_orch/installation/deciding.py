@@ -6,7 +6,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.installation import fill, is_decided, locked, said_here, write, written
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import in_words, judged, paid_of_closed
 from ticketflow_orch.periods.zones import zones_in_use
@@ -27,7 +27,8 @@ def adopt(engine: Engine, settings: Settings, by: str, *, rehearsal: bool = Fals
 
     Raises:
         InvalidInput: a database that has worked without it would leave months behind, or pay closed ones, by what
-            `settings` say; or `rehearsal` is wanted of one that was made for real, or holds organizations.
+            `settings` say.
+        PreconditionFailed: `rehearsal` is wanted of a database that was made for real, or holds organizations.
     """
     with transaction(engine) as connection:
         if rehearsal:
@@ -43,7 +44,8 @@ def change(engine: Engine, name: str, value: str, by: str) -> tuple[str, str]:
     """Let the database have another `value` of `name`; returns the value before and after, as variables have them.
 
     Raises:
-        InvalidInput: there is no such value, it is not changed so, or the change would be wrong; nothing is changed.
+        InvalidInput: there is no such value, or it is not changed so.
+        PreconditionFailed: months or movements that are there would be left behind; nothing is changed.
     """
     if name not in CHANGEABLE:
         why = _ELSEWHERE.get(name, f"name one of {', '.join(CHANGEABLE)}")
@@ -62,14 +64,14 @@ def change(engine: Engine, name: str, value: str, by: str) -> tuple[str, str]:
 def _require_new(connection: Connection) -> None:
     row = connection.exec_driver_sql(_NEW).one()
     if not row.rehearsal and (row.is_decided or row.has_organizations):
-        raise InvalidInput(
+        raise PreconditionFailed(
             "This database is not made for rehearsals, and becomes none; name a new one and "
             "`ticketflow migrate --rehearsal` it."
         )
 
 
 def _require_sound(connection: Connection, settings: Settings) -> None:
-    """Raise TicketflowError where what `settings` say is wrong for what an older version did in the database."""
+    """Refuse what `settings` say where it is wrong for what an older version did in the database."""
     first = Month.parse(settings.first_month)
     begun = connection.exec_driver_sql(_FIRST_BEGUN, {"then": first.first_day}).scalar_one()
     if begun is not None:
@@ -91,14 +93,14 @@ def _require_fit(connection: Connection, now: Month, then: Month) -> None:
     if then < now:
         closed = connection.exec_driver_sql(_FIRST_CLOSED).scalar_one()
         if closed is not None and then < Month.of_day(closed):
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"first_month cannot be {then}: {Month.of_day(closed)} is closed, and nothing before it will be; enter "
                 "what is owed from before as opening balances."
             )
         return
     begun = connection.exec_driver_sql(_FIRST_BEGUN, {"then": then.first_day}).scalar_one()
     if begun is not None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"first_month cannot be {then}: {Month.of_day(begun)} has begun to be settled, and the months after it "
             "would wait for it for ever."
         )
@@ -109,7 +111,7 @@ def _require_fit(connection: Connection, now: Month, then: Month) -> None:
     parameters = {"zones": zones, "starts": starts, "latest": max(starts)}
     earliest = connection.exec_driver_sql(_FIRST_MOVEMENT, parameters).scalar_one_or_none()
     if earliest is not None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"first_month cannot be {then}: nobody would settle the movements before it, such as {earliest!r}."
         )
 

@@ -15,8 +15,8 @@ from typing import Any, Generic, TypeVar
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, sqlstate, transaction
-from ticketflow_orch.db.errors import in_words, is_one_row_s
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import in_words, is_locked, is_one_row_s
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.jobs import bad_rows
@@ -164,7 +164,7 @@ class ChunkedWork(Generic[Effect]):
             wanted = Wanted(self.size, self._remembered(), waiting=True)
             yield from self._all(wanted, patience)
         except DBAPIError as error:
-            if sqlstate(error) != LOCK_NOT_AVAILABLE:
+            if not is_held(error):
                 raise
 
     def must_be_few(self) -> None:
@@ -293,7 +293,7 @@ class ChunkedWork(Generic[Effect]):
 
 def is_held(error: Exception) -> bool:
     """Whether somebody else holds what `error` was raised for."""
-    return isinstance(error, DBAPIError) and sqlstate(error) == LOCK_NOT_AVAILABLE
+    return is_locked(error)
 
 
 def _be_patient(connection: Connection, seconds: float) -> None:

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
+from psycopg.errors import LockNotAvailable, QueryCanceled
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import clock
 from ticketflow_orch.db.engine import clocks, transaction
-from ticketflow_orch.db.errors import in_words, is_one_row_s
+from ticketflow_orch.db.errors import in_words, is_a, is_one_row_s
 from ticketflow_orch.db.installation import Installation, disagreements, other_names, read_installation
 from ticketflow_orch.jobs.bad_rows import LeftOutRow, left_out
 from ticketflow_orch.jobs.claims import Execution, stale_claims
@@ -45,7 +45,7 @@ _DAY = timedelta(days=1)
 _LONGEST_QUESTION = 3.0
 _LONGEST = 10.0
 # A statement that took too long, waited too long for a lock, or that an administrator ended.
-_CANCELLED = {"57014", "55P03"}
+_CANCELLED = (QueryCanceled, LockNotAvailable)
 
 Answer = TypeVar("Answer")
 
@@ -218,7 +218,7 @@ class _Questions:
 
 
 def _took_too_long(error: Exception) -> bool:
-    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CANCELLED
+    return is_a(error, *_CANCELLED)
 
 
 def _key(instant: datetime) -> str:

@@ -12,20 +12,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import ProgrammingError
 
 from ticketflow_orch.closing.history import moved, pays_from, pays_from_of
 from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed, UnknownOrganization
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 
 OWN_SHOWN = 100
-INSUFFICIENT_PRIVILEGE = "42501"
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,7 @@ def _allowed() -> Iterator[None]:
     try:
         yield
     except ProgrammingError as error:
-        if getattr(error.orig, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
+        if not is_a(error, InsufficientPrivilege):
             raise
         raise InvalidInput(
             "The role that this process carries may not change from when on people are paid; run it as the owner of "
@@ -188,7 +189,7 @@ def _require_change(connection: Connection, month: Month | None, organization: s
     else:
         row = connection.exec_driver_sql(_ORGANIZATION, {"organization": organization}).one_or_none()
         if row is None:
-            raise InvalidInput(f"There is no organization {organization!r}; references are those of the application.")
+            raise UnknownOrganization(organization)
         before = None if row.payouts_from is None else Month.of_day(row.payouts_from)
         whose = f"payouts of {organization}"
     if before != month:

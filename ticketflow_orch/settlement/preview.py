@@ -12,8 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import is_data_fault
-from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.db.errors import in_words, is_data_fault
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.csv_files import Writer, exact

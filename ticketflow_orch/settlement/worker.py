@@ -14,17 +14,16 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
+from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import is_data_fault, sqlstate, transaction
-from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import in_words, is_a, is_data_fault
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, ParkedLimitError, drained
 from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
-
-_UNIQUE_VIOLATION = "23505"
 
 Progress = Callable[[Drained], None]
 
@@ -110,7 +109,7 @@ class Drain:
             # What an organization's own rows can cause. Anything else aborts the run.
             if chunk is None or not is_data_fault(error):
                 raise
-            if first and sqlstate(error) == _UNIQUE_VIOLATION:
+            if first and is_a(error, UniqueViolation):
                 self.posted_by_others.set()
             else:
                 self._narrow_down(chunk, in_words(error))

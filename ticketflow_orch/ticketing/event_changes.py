@@ -14,8 +14,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import is_row_fault, transaction
-from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import in_words, is_row_fault
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import BadRow

@@ -10,8 +10,8 @@ from itertools import groupby
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import is_row_fault, transaction
-from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import in_words, is_row_fault
 from ticketflow_orch.outbox.delivery import Outcome, Verdict
 from ticketflow_orch.outbox.delivery.configuration import Delivery, Route
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Guard, Preparer, Recorded, Rendered, Suppressed

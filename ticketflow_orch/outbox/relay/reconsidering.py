@@ -16,7 +16,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import is_data_fault, transaction
+from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_data_fault
 from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Preparer, Rendered
 
