@@ -25,6 +25,7 @@ from sensors.telling import tell
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.jobs.firings import SCHEDULED_FOR
+from ticketflow_orch.jobs.intervals import JOBS, job_of
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
 
@@ -40,7 +41,7 @@ _AT_ONCE = 200
 _MOST = 2_000
 # The job of runs that are launched from assets, as a backfill's are; and the assets of jobs that are called otherwise.
 _OF_THE_UI = "__ASSET_JOB"
-_ASSETS = {"close_books_job": "closed_books", "statements_job": "settlement_statements"}
+_ASSETS = {job.dagster_name: job.asset for job in JOBS if job.asset is not None}
 _LONGEST_WORDS = 300
 
 
@@ -180,7 +181,7 @@ def work_of(run: dg.DagsterRun) -> str:
     """What a run is there for: the name of its op, or of its assets where the UI made a job for them."""
     if run.job_name == _OF_THE_UI and run.asset_selection:
         return ", ".join(sorted(key.to_user_string() for key in run.asset_selection))
-    return run.job_name.removesuffix("_job")
+    return job_of(run.job_name)
 
 
 def partition_of(run: dg.DagsterRun) -> str | None:

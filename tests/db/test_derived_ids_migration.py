@@ -15,6 +15,7 @@ from tests.support.sql_statements import execute
 from tests.ticketing.test_reminders import DAY
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.jobs.bad_rows import alert_of
 from ticketflow_orch.jobs.batches import BadRow
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox.alerts import alert_once
@@ -22,7 +23,8 @@ from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.references import shared_references
 from ticketflow_orch.statements.mail_queue import queue_mails
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 pytestmark = pytest.mark.every_server
@@ -120,7 +122,7 @@ def test_a_row_that_was_told_of_by_its_number_is_not_told_again_by_its_name(old:
     [bad] = close_events(old, LifecycleRules(now=NOW, run_id="run")).bad
     assert bad == BadRow(1, bad.error, "bad")
     with transaction(old) as connection:
-        assert not alert_once(connection, bad.alert("close_events"), NOW)
+        assert not alert_once(connection, alert_of("close_events", bad), NOW)
 
 
 def test_a_payout_that_was_held_is_released_under_the_reference_it_has(old: Engine) -> None:

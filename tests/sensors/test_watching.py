@@ -30,7 +30,8 @@ from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.jobs.firings import Firing, record, window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import standing
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 TICK = instant("2026-06-01T02:30")
 MISSED = "WindowMissed close_events"

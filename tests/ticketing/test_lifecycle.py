@@ -11,14 +11,13 @@ from sqlalchemy import Engine, text
 
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.ticketing.lifecycle import (
-    LifecycleRules,
-    close_events,
+from ticketflow_orch.ticketing.captures import money_without_ticket
+from ticketflow_orch.ticketing.events import close_events, would_close
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import (
     expire_reservations,
-    money_without_ticket,
     oldest_due_reservation,
     reservations_are_due,
-    would_close,
     would_expire,
 )
 

@@ -20,6 +20,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.definitions import defs
 from ticketflow_orch.errors import InterruptedRunError, InvalidInput
+from ticketflow_orch.jobs.intervals import CLOSE_BOOKS, MONTHLY_SETTLEMENT, PAYOUTS, STATEMENTS
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods import zones
 from ticketflow_orch.settings import settings
@@ -28,10 +29,10 @@ from ticketflow_orch.settlement.passes import latest_progress
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-JOB = "monthly_settlement_job"
-CLOSING_JOB = "close_books_job"
-PAYOUTS_JOB = "payouts_job"
-STATEMENTS_JOB = "statements_job"
+JOB = MONTHLY_SETTLEMENT.dagster_name
+CLOSING_JOB = CLOSE_BOOKS.dagster_name
+PAYOUTS_JOB = PAYOUTS.dagster_name
+STATEMENTS_JOB = STATEMENTS.dagster_name
 # Dagster's own log goes to the instance, where the UI shows it; on the terminal only what went wrong matters.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _SECONDS_BETWEEN_LOOKS = 0.3

@@ -21,23 +21,12 @@ from ticketflow_orch.db.migrate import migrate, require_current_schema
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.installation.agreed_routes import adopt_routes
 from ticketflow_orch.installation.deciding import adopt
+from ticketflow_orch.jobs.intervals import POOLS
 from ticketflow_orch.local.account import account
 from ticketflow_orch.local.databases import Databases, serving
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settings import settings as current_settings
 
-# Every pool that an asset or op of the code location names; a test holds the two together.
-POOLS: tuple[str, ...] = (
-    "settlement",
-    "close_events",
-    "expire_reservations",
-    "send_reminders",
-    "housekeeping",
-    "books",
-    "payouts",
-    "statements",
-    "relay_outbox",
-)
 # Any constant serves, as long as every version of this project takes the same.
 _TURN = 6_240_173
 _LONGEST_WAIT = 10 * 60.0

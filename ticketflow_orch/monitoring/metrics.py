@@ -13,6 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs.bad_rows import LeftOutRow
+from ticketflow_orch.jobs.intervals import WATCHED_BY_AGE
 from ticketflow_orch.monitoring.deadlines import Asked, NoAnswerError
 from ticketflow_orch.monitoring.durations import Distribution
 from ticketflow_orch.monitoring.snapshot import Counted, Situation, read_situation
@@ -20,6 +21,7 @@ from ticketflow_orch.settings import Settings
 
 # In seconds: when a scrape has its answer, whatever becomes of the database.
 LONGEST = 15.0
+_WATCHED_BY_AGE = [job.name for job in WATCHED_BY_AGE]
 _LOG = logging.getLogger(__name__)
 
 Family = GaugeMetricFamily | GaugeHistogramMetricFamily
@@ -120,7 +122,7 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
                 job: max(
                     0, (situation.business_now - situation.due_since.get(job, situation.business_now)).total_seconds()
                 )
-                for job in ("close_events", "expire_reservations", "send_reminders")
+                for job in _WATCHED_BY_AGE
                 if job not in situation.missing
             },
         ),

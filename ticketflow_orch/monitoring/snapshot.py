@@ -21,6 +21,7 @@ from ticketflow_orch.db.errors import in_words, is_one_row_s
 from ticketflow_orch.db.installation import Installation, disagreements, other_names, read_installation
 from ticketflow_orch.jobs.bad_rows import LeftOutRow, left_out
 from ticketflow_orch.jobs.claims import Execution, stale_claims
+from ticketflow_orch.jobs.intervals import CLOSE_EVENTS, EXPIRE_RESERVATIONS, SEND_REMINDERS, Job
 from ticketflow_orch.monitoring.durations import JOBS, Distribution, Traffic, latencies, run_times, traffic
 from ticketflow_orch.monitoring.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.months import Month
@@ -28,13 +29,11 @@ from ticketflow_orch.outbox.backlog import Backlog, read_backlog
 from ticketflow_orch.periods.zones import unknown_zones
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
-from ticketflow_orch.ticketing.lifecycle import (
-    LifecycleRules,
-    money_without_ticket,
-    oldest_due_event,
-    oldest_due_reservation,
-)
+from ticketflow_orch.ticketing.captures import money_without_ticket
+from ticketflow_orch.ticketing.events import oldest_due_event
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder
+from ticketflow_orch.ticketing.reservations import oldest_due_reservation
 from ticketflow_orch.ticketing.stuck_payments import stuck_payments
 
 MOST = 100_000
@@ -232,12 +231,12 @@ def _last_success(connection: Connection) -> dict[str, datetime]:
 def _due_since(ask: _Questions, settings: Settings, now: datetime) -> dict[str, datetime]:
     rules = LifecycleRules.configured(settings, now)
     reminding = ReminderRules.configured(settings, now)
-    questions: dict[str, Callable[[], datetime | None]] = {
-        "close_events": lambda: oldest_due_event(ask.connection, rules),
-        "expire_reservations": lambda: oldest_due_reservation(ask.connection, rules),
-        "send_reminders": lambda: oldest_due_reminder(ask.connection, reminding),
+    questions: dict[Job, Callable[[], datetime | None]] = {
+        CLOSE_EVENTS: lambda: oldest_due_event(ask.connection, rules),
+        EXPIRE_RESERVATIONS: lambda: oldest_due_reservation(ask.connection, rules),
+        SEND_REMINDERS: lambda: oldest_due_reminder(ask.connection, reminding),
     }
-    found = {job: ask(job, question, None) for job, question in questions.items()}
+    found = {job.name: ask(job.name, question, None) for job, question in questions.items()}
     return {job: since for job, since in found.items() if since is not None}
 
 

@@ -19,9 +19,10 @@ from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.jobs.intervals import SEND_REMINDERS
 from ticketflow_orch.months import known_zones, zone
 from ticketflow_orch.outbox.events import appending
-from ticketflow_orch.ticketing.reminders import CHANGE_KEY, CHANGES, REMINDING, ReminderRules
+from ticketflow_orch.ticketing.reminders import CHANGE_KEY, CHANGES, ReminderRules
 
 # So long before the start a change is told at once; before that by the kinds that are still to remind, if any is.
 _LAST_DAY = timedelta(hours=24)
@@ -79,8 +80,8 @@ def tell_changes(engine: Engine, rules: ReminderRules, *, cancellations: bool) -
                 after = change.id
     with transaction(engine) as connection:
         for row in bad:
-            bad_rows.note(connection, REMINDING, row, rules.now)
-        bad_rows.end_others(connection, REMINDING, bad, scope=CHANGES)
+            bad_rows.note(connection, SEND_REMINDERS.name, row, rules.now)
+        bad_rows.end_others(connection, SEND_REMINDERS.name, bad, scope=CHANGES)
         connection.exec_driver_sql(_FORGET, {"age": _FORGOTTEN})
     return Changes(told["MOVED"], told["CANCELLED"], tuple(bad))
 

@@ -16,8 +16,9 @@ from sqlalchemy import Connection, Engine
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
-from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, any_to_try, is_left_out
+from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, JobMemory, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
+from ticketflow_orch.jobs.intervals import SEND_REMINDERS
 from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
 from ticketflow_orch.outbox.events import appending, derived_event_id
 from ticketflow_orch.settings import Settings
@@ -114,8 +115,8 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
         one = _KindOfReminder(leads, tuple(nearer), rules, timezones)
         nearer.append(kind)
         work = ChunkedWork(
-            engine, one.take, one.apply, rules.chunk_size, name=_RESERVATION_NAME, job=REMINDING, scope=_scope(kind),
-            now=rules.now,
+            engine, one.take, one.apply, rules.chunk_size, name=_RESERVATION_NAME,
+            memory=JobMemory(SEND_REMINDERS.name, rules.now, _scope(kind)),
         )  # fmt: skip
         works.append(work)
         for effect in work.run():
@@ -123,8 +124,8 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
                 totals[state] += reminders
     with transaction(engine) as connection:
         for row in nowhere.values():
-            bad_rows.note(connection, REMINDING, row, rules.now)
-        bad_rows.end_others(connection, REMINDING, tuple(nowhere.values()), scope=_EVENT)
+            bad_rows.note(connection, SEND_REMINDERS.name, row, rules.now)
+        bad_rows.end_others(connection, SEND_REMINDERS.name, tuple(nowhere.values()), scope=_EVENT)
         connection.exec_driver_sql(_END_OF_KINDS, {"scopes": [_EVENT, CHANGES, *map(_scope, rules.kinds)]})
     for work in works:
         work.must_be_few()
@@ -264,7 +265,6 @@ class _KindOfReminder:
         return {row.state: row.reminders for row in rows}
 
 
-REMINDING = "send_reminders"
 # What the keys of events begin with among the rows that are left out.
 _EVENT = "event "
 # And those of events of whose change nobody can be told.
@@ -296,7 +296,7 @@ def _taken(rows: str) -> str:
 
 _RESERVATION_NAME = "SELECT public_ref FROM reservation WHERE id = %(id)s::bigint"
 
-_END_OF_KINDS = sql(__file__, "end_of_kinds", reminding=REMINDING)
+_END_OF_KINDS = sql(__file__, "end_of_kinds", reminding=SEND_REMINDERS.name)
 
 # Event by event, and of a large one the reservations behind the last that were taken: neither is read twice.
 _RESERVATIONS = _taken("""
@@ -376,9 +376,9 @@ _UNDECIDED = f"""
             AND reminder.event_date = local_day.event_date)
 """
 
-_ANY_TO_TRY = sql(__file__, "any_to_try", any_to_try_reminding=any_to_try(REMINDING))
+_ANY_TO_TRY = sql(__file__, "any_to_try", any_to_try_reminding=any_to_try(SEND_REMINDERS.name))
 
-_IS_LEFT_OUT = is_left_out(REMINDING, "%(scope)s::text || reservation.id")
+_IS_LEFT_OUT = is_left_out(SEND_REMINDERS.name, "%(scope)s::text || reservation.id")
 
 
 @cache
