@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
-    AssetCheckExecutionRecord,
-    AssetCheckExecutionRecordStatus,
-)
 
 from assets import CHECKS
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
+from ticketflow_orch.dagster_host.dagster_internals import AssetCheckExecutionRecord, AssetCheckExecutionRecordStatus
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
 

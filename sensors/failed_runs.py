@@ -10,21 +10,18 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import dagster as dg
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    AUTO_RETRY_RUN_ID_TAG,
-    PARTITION_NAME_TAG,
-    SCHEDULE_NAME_TAG,
-    SENSOR_NAME_TAG,
-    WILL_RETRY_TAG,
-)
 
 from resources import ClockResource, DatabaseResource, OutboxResource
 from sensors.telling import tell
 from ticketflow_orch.clock import parse_instant
+from ticketflow_orch.dagster_host.dagster_internals import (
+    AUTO_RETRY_RUN_ID_TAG,
+    SCHEDULE_NAME_TAG,
+    SENSOR_NAME_TAG,
+    WILL_RETRY_TAG,
+)
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.jobs.firings import SCHEDULED_FOR
+from ticketflow_orch.jobs.firings import PARTITION, PARTITION_RANGE, SCHEDULED_FOR, partition_in
 from ticketflow_orch.jobs.intervals import JOBS, job_of
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
@@ -186,8 +183,7 @@ def work_of(run: dg.DagsterRun) -> str:
 
 def partition_of(run: dg.DagsterRun) -> str | None:
     """The partition that a run is for, or the first and the last of several."""
-    first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
-    return f"{first} to {last}" if first and last else run.tags.get(PARTITION_NAME_TAG)
+    return partition_in(run.tags)
 
 
 def is_by_hand(run: dg.DagsterRun) -> bool:
@@ -217,10 +213,10 @@ def why(instance: dg.DagsterInstance, run_id: str) -> str:
 
 def _partitions(run: dg.DagsterRun) -> frozenset[str]:
     """The partitions that a run is for, which are months; none where its work has none."""
-    first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
+    first, last = (run.tags.get(tag) for tag in PARTITION_RANGE)
     if first and last:
         return frozenset(map(str, months_between(Month.parse(first), Month.parse(last))))
-    return frozenset({run.tags[PARTITION_NAME_TAG]} if PARTITION_NAME_TAG in run.tags else ())
+    return frozenset({run.tags[PARTITION]} if PARTITION in run.tags else ())
 
 
 def _works(run: dg.DagsterRun) -> set[str]:

@@ -10,7 +10,6 @@ from datetime import datetime
 from functools import partial
 
 import dagster as dg
-from dagster._utils.schedules import schedule_execution_time_iterator
 from sqlalchemy import Connection
 
 from resources import ClockResource, DatabaseResource, OutboxResource
@@ -20,6 +19,7 @@ from schedules.windows import UNFINISHED
 from sensors.telling import tell
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.closing.periods import months_to_close, ready_since
+from ticketflow_orch.dagster_host.dagster_internals import schedule_execution_time_iterator
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
 from ticketflow_orch.db.installation import decided, read_installation

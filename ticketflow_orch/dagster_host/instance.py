@@ -11,8 +11,8 @@ from pathlib import Path
 
 from alembic.util.exc import CommandError
 from dagster import DagsterInstance
-from dagster._core.instance import InstanceRef
 
+from ticketflow_orch.dagster_host.dagster_internals import InstanceRef
 from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher
 from ticketflow_orch.db.advisory_locks import one_at_a_time
 from ticketflow_orch.db.engine import SessionLimits, connect_engine

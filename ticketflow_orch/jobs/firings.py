@@ -71,10 +71,10 @@ def scheduled_firing(job: str, run_id: str, tags: Mapping[str, str]) -> Firing |
     """
     if SCHEDULED_FOR not in tags:
         return None
-    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), _partition(tags))
+    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), partition_in(tags))
 
 
-def _partition(tags: Mapping[str, str]) -> str | None:
+def partition_in(tags: Mapping[str, str]) -> str | None:
     """The partition that a run is for, or the first and the last of several."""
     first, last = (tags.get(name) for name in PARTITION_RANGE)
     return f"{first} to {last}" if first and last else tags.get(PARTITION)
