@@ -1,4 +1,4 @@
-"""The statements' schedule: every day, for whatever month is closed and not stated yet."""
+"""The statements' schedule: every day, for each closed month whose statements are not all issued yet."""
 
 import dagster as dg
 
@@ -30,7 +30,7 @@ statements_job = dg.define_asset_job(
 def statements_schedule(
     context: dg.ScheduleEvaluationContext, database: DatabaseResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """A run for each stretch of months that are due, unless one is at work: all in one would state those between anew.
+    """A run for each stretch of months that are due, unless one is at work: all in one would issue those between again.
 
     Months between are there when a statement of an earlier one was left out.
     """

@@ -16,7 +16,7 @@ from resources import ClockResource, DatabaseResource, OutboxResource
 from schedules import ALWAYS_REQUESTING, settlement_schedule
 from schedules.settlement import settles
 from schedules.windows import UNFINISHED
-from sensors.telling import tell
+from sensors.alerting import alert
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.closing.periods import months_to_close, ready_since
 from ticketflow_orch.dagster_host.dagster_internals import schedule_execution_time_iterator
@@ -96,7 +96,7 @@ def missed_windows(
         missed = without_firing(connection, windows(connection, context.instance, after, until))
         late = overdue_work(connection, now)
         alerts = [window.alert for window in missed] + [work.alert for work in late if work.job not in last.overdue]
-        outcome = tell(context, connection, alerts, now, outbox.append)
+        outcome = alert(context, connection, alerts, now, outbox.append)
         resolve_others(connection, "WorkOverdue", {work.job for work in late}, now, outbox.append)
     context.update_cursor(Look(until, now, tuple(work.job for work in late)).cursor)
     return outcome

@@ -77,10 +77,10 @@ def outbox_relay(
     if not due:
         return dg.SkipReason("No event may go.")
     if taken_care_of:
-        return dg.SkipReason("A resident relay is at it.")
+        return dg.SkipReason("A resident relay is delivering.")
     runs = context.instance.get_runs(dg.RunsFilter(job_name=relay_outbox_job.name, statuses=UNFINISHED), limit=1)
     if runs:
-        return dg.SkipReason(f"Run {runs[0].run_id} is at it.")
+        return dg.SkipReason(f"Run {runs[0].run_id} is delivering.")
     return dg.RunRequest()
 
 
@@ -117,5 +117,5 @@ def redrive_outbox(
 
 @dg.job(description="Sends dead events again.")
 def redrive_outbox_job() -> None:
-    """By hand, after what killed them is mended."""
+    """By hand, after what killed them is fixed."""
     redrive_outbox()

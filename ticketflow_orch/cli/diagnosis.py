@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from ticketflow_orch.dagster_host.daemons import DaemonMark, two_daemons, working_daemons
 from ticketflow_orch.dagster_host.instance import (
+    POOLS,
     dagster_home,
     home_is_current,
     storage_is_current,
@@ -45,7 +46,6 @@ from ticketflow_orch.db.installation import (
 from ticketflow_orch.db.migrate import require_current_schema
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.installation.agreed_routes import FIX, routes_changed
-from ticketflow_orch.jobs.intervals import POOLS
 from ticketflow_orch.local.databases import DAGSTERS, OURS, Databases, fault, resolve
 from ticketflow_orch.local.process_identity import Life
 from ticketflow_orch.outbox.delivery.configuration import read_routes

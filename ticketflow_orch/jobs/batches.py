@@ -132,8 +132,8 @@ class _Attempt(Generic[Effect]):
 class ChunkedWork(Generic[Effect]):
     """All that is due, `size` rows a transaction: `take` locks rows behind a place in their order, `apply` does them.
 
-    A chunk is tried again while the database is away. Whether one whose COMMIT had no answer was committed, its rows
-    tell: those that are done are not due any more.
+    A chunk is tried again while the database is away. Whether one whose COMMIT had no answer was committed shows in
+    its rows: those that are done are not due any more.
 
     A chunk that fails is halved down to the rows that make it fail: they are `bad`. With a `memory` they are
     remembered, left out of the chunks of later runs, and tried after those; so one run finds up to NAMED of them, and

@@ -84,7 +84,7 @@ JOBS = (
     RELAY_OUTBOX,
     REDRIVE_OUTBOX,
 )
-# Those whose work is found by what is due in the database, so that its age can be told at any time.
+# Those whose work is found by what is due in the database, so that its age is known at any time.
 WATCHED_BY_AGE = (CLOSE_EVENTS, EXPIRE_RESERVATIONS, SEND_REMINDERS)
 # Every pool that an asset or op of the code location names; a test holds the two together.
 POOLS = tuple(job.pool for job in JOBS if job.pool is not None)

@@ -1,5 +1,5 @@
 -- name: kept
--- An expression: the sum of a movement and of all that reverses it, or reverses that; by money_movement_reverses_id_idx.
+-- An expression: the sum of a movement and of all that reverses it, or reverses that (money_movement_reverses_id_idx).
 (WITH RECURSIVE chain (id, amount) AS (
     SELECT {movement}.id, {movement}.amount
     UNION ALL
