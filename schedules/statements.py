@@ -1,4 +1,4 @@
-"""The statements' schedule: every day, for each closed month whose statements are not all issued yet."""
+"""The statements' schedule: every day, for whatever month is closed and not stated yet."""
 
 import dagster as dg
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,7 +13,6 @@ from tests.conftest import fresh_database
 from tests.support.payable import MARCH, NOW, pay_from, request, rows
 from tests.support.rows import instant
 from tests.support.sql_statements import execute
-from tests.ticketing.test_reminders import DAY
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.jobs.bad_rows import alert_of
@@ -112,7 +112,10 @@ def test_no_cause_that_has_an_event_gets_another(old: Engine) -> None:
     pay_from(old, MARCH)
     assert request(old).existing == 4
     assert queue_mails(old, MARCH, now=NOW, mail_from=instant("2026-01-01T00:00"), chunk_size=10).new == 0
-    assert send_reminders(old, ReminderRules(now=START - DAY, kinds={"24h": DAY})).queued == 0
+    assert (
+        send_reminders(old, ReminderRules(now=START - timedelta(hours=24), kinds={"24h": timedelta(hours=24)})).queued
+        == 0
+    )
     assert rows(old, EVERYTHING) == before
 
 

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
 
-from tests.monitoring.test_metrics import scrape
 from tests.outbox.relay.world import delivery, run
+from tests.support.metrics import scrape
 from tests.support.payable import rows
 from tests.support.poison import refuse
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch import clock
-from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, clocks, sqlstate, transaction
+from ticketflow_orch.db.engine import clocks, transaction
 from ticketflow_orch.db.errors import in_words, is_one_row_s
 from ticketflow_orch.db.installation import Installation, disagreements, other_names, read_installation
 from ticketflow_orch.db.sql_files import sql
@@ -44,8 +44,8 @@ _DAY = timedelta(days=1)
 # In seconds: what one question may take, and all of them. A watchdog must have its answer in time.
 _LONGEST_QUESTION = 3.0
 _LONGEST = 10.0
-# A statement that took too long, or that an administrator ended.
-_QUERY_CANCELED = "57014"
+# A statement that took too long, waited too long for a lock, or that an administrator ended.
+_CANCELLED = {"57014", "55P03"}
 
 Answer = TypeVar("Answer")
 
@@ -218,7 +218,7 @@ class _Questions:
 
 
 def _took_too_long(error: Exception) -> bool:
-    return isinstance(error, DBAPIError) and sqlstate(error) in {_QUERY_CANCELED, LOCK_NOT_AVAILABLE}
+    return isinstance(error, DBAPIError) and getattr(error.orig, "sqlstate", None) in _CANCELLED
 
 
 def _key(instant: datetime) -> str:
