@@ -13,7 +13,7 @@ RETURNING attempt;
 -- name: look
 -- Who holds a claim that was not to be had, and for how long still; or what came of the work.
 SELECT state, owner, attempt, lease_until, result, lease_until >= now.at AS held,
-    extract(epoch FROM lease_until - now.at)::float AS remaining
+    extract(EPOCH FROM lease_until - now.at)::float AS remaining
 FROM (SELECT clock_timestamp() AS at) AS now, job_execution
 WHERE job = %(job)s AND idempotency_key = %(key)s;
 

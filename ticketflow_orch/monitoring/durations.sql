@@ -17,7 +17,7 @@ FROM known
 JOIN job_execution AS done ON done.job = known.job
     AND idempotency_key >= %(from_key)s AND idempotency_key < %(to_key)s
     AND state = 'COMPLETED' AND finished_at >= %(since)s::timestamptz
-CROSS JOIN LATERAL (SELECT extract(epoch FROM finished_at - started_at)::float AS seconds) AS took
+CROSS JOIN LATERAL (SELECT extract(EPOCH FROM finished_at - started_at)::float AS seconds) AS took
 GROUP BY label, bucket ORDER BY label, bucket;
 
 
@@ -26,7 +26,7 @@ GROUP BY label, bucket ORDER BY label, bucket;
 -- outbox_event_ended_idx.
 SELECT label, width_bucket(seconds, %(edges)s::float[]) AS bucket, count(*) AS number, sum(seconds) AS seconds
 FROM (
-    SELECT destination AS label, greatest(0, extract(epoch FROM ended_at - occurred_at)::float) AS seconds
+    SELECT destination AS label, greatest(0, extract(EPOCH FROM ended_at - occurred_at)::float) AS seconds
     FROM outbox_event
     WHERE state = 'DELIVERED' AND ended_at >= %(since)s::timestamptz AND destination IS NOT NULL
     ORDER BY ended_at DESC LIMIT %(most)s::bigint
