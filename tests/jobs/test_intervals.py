@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import dagster as dg
 
@@ -10,7 +11,7 @@ from schedules import SCHEDULES
 from sensors import redrive_outbox_job, relay_outbox_job
 from sensors.missed_windows import ticks
 from tests.support.rows import instant
-from ticketflow_orch.jobs.intervals import JOBS, REDRIVE_OUTBOX, RELAY_OUTBOX, ScheduledJob, job_of
+from ticketflow_orch.jobs.intervals import JOBS, REDRIVE_OUTBOX, RELAY_OUTBOX, WATCHED_BY_AGE, ScheduledJob, job_of
 
 BY_NAME = {job.dagster_name: job for job in JOBS}
 OF_OPS = [one.job for one in SCHEDULES if isinstance(one.job, dg.JobDefinition)] + [
@@ -42,3 +43,9 @@ def test_hours_are_as_far_apart_as_the_table_says() -> None:
         first, second, *_ = ticks(schedule, start, start + timedelta(days=3))
         assert second - first == job.interval
         assert job.longest_due == 3 * job.interval
+
+
+def test_the_page_for_operators_names_the_same_bounds() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operators.md").read_text("utf-8")
+    for job in WATCHED_BY_AGE:
+        assert f"{job.longest_due.total_seconds():.0f} for {job.name}" in page
