@@ -5,11 +5,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 import dagster as dg
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    PARTITION_NAME_TAG,
-)
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
@@ -17,7 +12,7 @@ from assets.partitions import months
 from ticketflow_orch.db.errors import database_fault
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InvalidInput, TicketflowError
-from ticketflow_orch.jobs.firings import scheduled_firing
+from ticketflow_orch.jobs.firings import PARTITION, PARTITION_RANGE, scheduled_firing
 from ticketflow_orch.jobs.run_once import write_down
 from ticketflow_orch.months import Month
 
@@ -78,8 +73,7 @@ def months_of(context: dg.AssetExecutionContext) -> list[Month]:
         InvalidInput: it names none, or one before the first partition.
     """
     tags = context.run.tags
-    first = tags.get(ASSET_PARTITION_RANGE_START_TAG) or tags.get(PARTITION_NAME_TAG)
-    last = tags.get(ASSET_PARTITION_RANGE_END_TAG) or tags.get(PARTITION_NAME_TAG)
+    first, last = (tags.get(name) or tags.get(PARTITION) for name in PARTITION_RANGE)
     if not first or not last:
         raise InvalidInput("This run names no month; choose one where it is launched, such as 2026-03.")
     if Month.parse(last) < Month.parse(first):

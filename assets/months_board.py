@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.data_version import DATA_VERSION_TAG
 
 from assets.months_picture import months_picture
 from resources import ClockResource, DatabaseResource
+from ticketflow_orch.dagster_host.dagster_internals import DATA_VERSION_TAG
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month

@@ -34,8 +34,10 @@ from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.installation.deciding import adopt
 from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations, reservations_are_due
 
 JUDGED_FROM = 1_000_000
 # Autovacuum would take a share of the two processors at times of its own.

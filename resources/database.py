@@ -34,8 +34,9 @@ class DatabaseResource(Given):
         `patience`: for how many seconds after a first failure what is `retried` on it is done again; its opening is.
 
         Raises:
-            InvalidInput: the URL is missing or wrong, the schema is behind or ahead of this code, or the settings of
-                this process disagree with the database.
+            InvalidInput: the URL is missing or wrong.
+            TicketflowError: the schema is behind or ahead of this code, or the settings of this process disagree with
+                the database.
         """
         engine = connect_engine(
             self._address(), application, limits=self.limits, connections=connections, patience=patience

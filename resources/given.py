@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.resource_annotation import TreatAsResourceParam
+
+from ticketflow_orch.dagster_host.dagster_internals import TreatAsResourceParam
 
 
 class Given(TreatAsResourceParam):

@@ -1,4 +1,8 @@
-"""What happens by the clock: one file per job, its op, job and schedule side by side."""
+"""What happens by the clock: one file per job, its op, job and schedule side by side.
+
+They only translate: what is done is in `ticketflow_orch`, when it is due and how late is too late in its
+`jobs.intervals`. What happens on a condition is in `sensors/`.
+"""
 
 from schedules.audit import audit_job, audit_schedule
 from schedules.close_books import close_books_job, close_books_schedule

@@ -4,10 +4,11 @@ import dagster as dg
 
 from assets import CHECKS
 from schedules.windows import still_running, window_request
+from ticketflow_orch.jobs.intervals import AUDIT
 from ticketflow_orch.settings import settings
 
 audit_job = dg.define_asset_job(
-    "audit_job",
+    AUDIT.dagster_name,
     selection=dg.AssetSelection.checks(*CHECKS),
     description="Judges all months, closed ones included, though nothing else runs. Changes nothing.",
 )
@@ -15,8 +16,7 @@ audit_job = dg.define_asset_job(
 
 @dg.schedule(
     job=audit_job,
-    # After the statements had their turn.
-    cron_schedule="30 7 * * *",
+    cron_schedule=AUDIT.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every day at 07:30; it changes nothing, so it leaves no firing.",

@@ -7,10 +7,11 @@ from resources import DatabaseResource
 from schedules.windows import UNFINISHED, months_request, still_running
 from ticketflow_orch.closing.periods import months_to_close
 from ticketflow_orch.db.installation import read_installation
+from ticketflow_orch.jobs.intervals import CLOSE_BOOKS
 from ticketflow_orch.settings import settings
 
 close_books_job = dg.define_asset_job(
-    "close_books_job",
+    CLOSE_BOOKS.dagster_name,
     selection=dg.AssetSelection.assets(closed_books) | dg.AssetSelection.checks(*BOOKS_CHECKS),
     description="Closes months in order and judges all that are closed.",
 )
@@ -18,7 +19,7 @@ close_books_job = dg.define_asset_job(
 
 @dg.schedule(
     job=close_books_job,
-    cron_schedule="0 6 * * *",
+    cron_schedule=CLOSE_BOOKS.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Requests all months that are settled and next in turn, in one run, unless auto_close is off.",

@@ -8,14 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.event_log import SqlEventLogStorage
-from dagster._core.storage.event_log.schema import (
+from sqlalchemy import Connection, Select, delete, func, select
+
+from ticketflow_orch.dagster_host.dagster_internals import (
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
+    LocalComputeLogManager,
+    SqlEventLogStorage,
     SqlEventLogStorageTable,
 )
-from dagster._core.storage.local_compute_log_manager import LocalComputeLogManager
-from sqlalchemy import Connection, Select, delete, func, select
 
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _RUNS_AT_ONCE = 100

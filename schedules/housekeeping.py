@@ -8,26 +8,41 @@ import dagster as dg
 from sqlalchemy import Engine
 
 from resources import DatabaseResource
-from schedules.audit import audit_job
-from schedules.close_events import close_events_job
 from schedules.dagster_records import delete_ended_runs, delete_evaluation_logs, delete_reports
-from schedules.expire_reservations import expire_reservations, expire_reservations_job
-from schedules.send_reminders import send_reminders, send_reminders_job
-from schedules.windows import DAILY_JOB, once_per_window, still_running, window_request
+from schedules.windows import DAILY_JOB, claimed_window, still_running, window_request
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.errors import in_words
+from ticketflow_orch.db.retrying import retried
+from ticketflow_orch.jobs.intervals import (
+    AUDIT,
+    CLOSE_EVENTS,
+    EXPIRE_RESERVATIONS,
+    HOUSEKEEPING,
+    REDRIVE_OUTBOX,
+    RELAY_OUTBOX,
+    SEND_REMINDERS,
+)
 from ticketflow_orch.monitoring.retention import STEPS, RetentionRules
 from ticketflow_orch.settings import settings
 
 # Only those whose windows come by the minute: a day's or a month's claim is kept for ever.
-MINUTE_OPS = (expire_reservations.name, send_reminders.name)
+MINUTE_OPS = (EXPIRE_RESERVATIONS.name, SEND_REMINDERS.name)
+# Runs of all other jobs stay: those that materialize a month are how the UI knows that it is settled.
+PRUNED_JOBS = tuple(
+    job.dagster_name
+    for job in (CLOSE_EVENTS, EXPIRE_RESERVATIONS, SEND_REMINDERS, HOUSEKEEPING, AUDIT, RELAY_OUTBOX, REDRIVE_OUTBOX)
+)
 
 
-@dg.op(pool="housekeeping", tags={"kind": "postgres"})
+@dg.op(pool=HOUSEKEEPING.pool, tags={"kind": "postgres"})
 def housekeeping(context: dg.OpExecutionContext, database: DatabaseResource) -> None:
     """Apply the retention: to Dagster's runs, reports and logs, to our events, firings, claims and reminders."""
-    with database.engine(f"housekeeping/{context.run_id}", patience=PATIENCE) as engine:
-        once_per_window(context, engine, lambda: clean_up(engine, context.instance))
+    with (
+        database.engine(f"housekeeping/{context.run_id}", patience=PATIENCE) as engine,
+        claimed_window(context, engine) as window,
+    ):
+        if window.is_ours:
+            window.complete(retried(engine, lambda: clean_up(engine, context.instance)))
 
 
 @dg.job(tags=DAILY_JOB, description="Deletes what is older than retention allows.")
@@ -38,7 +53,7 @@ def housekeeping_job() -> None:
 
 @dg.schedule(
     job=housekeeping_job,
-    cron_schedule="0 6 * * *",
+    cron_schedule=HOUSEKEEPING.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every day at 06:00.",
@@ -50,19 +65,6 @@ def housekeeping_job() -> None:
 def housekeeping_schedule(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
     """A run at every tick, unless one is at work."""
     return still_running(context, housekeeping_job.name) or window_request(context)
-
-
-# Runs of all other jobs stay: those that materialize a month are how the UI knows that it is settled.
-# The relay's is named here, since sensors build on schedules.
-PRUNED_JOBS = (
-    close_events_job.name,
-    expire_reservations_job.name,
-    send_reminders_job.name,
-    housekeeping_job.name,
-    audit_job.name,
-    "relay_outbox_job",
-    "redrive_outbox_job",
-)
 
 
 def clean_up(engine: Engine, instance: dg.DagsterInstance) -> Mapping[str, int]:

@@ -8,11 +8,12 @@ import dagster as dg
 from assets import PAYOUT_CHECKS, payouts
 from resources import DatabaseResource
 from schedules.windows import months_request, still_running
+from ticketflow_orch.jobs.intervals import PAYOUTS
 from ticketflow_orch.payouts.request import payouts_due_months
 from ticketflow_orch.settings import settings
 
 payouts_job = dg.define_asset_job(
-    "payouts_job",
+    PAYOUTS.dagster_name,
     selection=dg.AssetSelection.assets(payouts) | dg.AssetSelection.checks(*PAYOUT_CHECKS),
     description="Requests the payouts of closed months and judges those of all months.",
 )
@@ -20,8 +21,7 @@ payouts_job = dg.define_asset_job(
 
 @dg.schedule(
     job=payouts_job,
-    # After the books had their turn.
-    cron_schedule="30 6 * * *",
+    cron_schedule=PAYOUTS.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Requests one run for all closed months that are not paid yet, in their order.",

@@ -2,34 +2,38 @@
 
 from dataclasses import asdict
 from datetime import datetime
-from functools import partial
 
 import dagster as dg
 from sqlalchemy import Engine
 
 from resources import ClockResource, DatabaseResource
-from schedules.windows import MINUTE_JOB, once_per_window, still_running, window_request
+from schedules.windows import MINUTE_JOB, claimed_window, log_left_out, still_running, window_request
 from ticketflow_orch.db.engine import SHORT_PATIENCE
 from ticketflow_orch.db.installation import decided
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.jobs.intervals import SEND_REMINDERS
 from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import settings
 from ticketflow_orch.ticketing.reminders import ReminderRules
 from ticketflow_orch.ticketing.reminding import is_due, remind
 
 
-@dg.op(pool="send_reminders", tags={"kind": "postgres"})
+@dg.op(pool=SEND_REMINDERS.pool, tags={"kind": "postgres"})
 def send_reminders(context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource) -> None:
-    """Queue every reminder that is due, tell what changed since, and take up mails that nothing keeps back any more."""
+    """Queue every reminder that is due, mail what changed since, and take up mails that nothing keeps back any more."""
     with database.engine(f"send_reminders/{context.run_id}", patience=SHORT_PATIENCE) as engine:
         try:
             rules = retried(engine, lambda: _rules(engine, clock.now()))
         except TicketflowError as error:
             raise dg.Failure(str(error)) from error
-        work = partial(remind, engine, rules, KINDS, cancellations=settings().mail_cancellations)
-        once_per_window(context, engine, lambda: asdict(work()))
+        with claimed_window(context, engine) as window:
+            if window.is_ours:
+                cancellations = settings().mail_cancellations
+                reminded = retried(engine, lambda: remind(engine, rules, KINDS, cancellations=cancellations))
+                log_left_out(context, reminded.bad)
+                window.complete(asdict(reminded))
 
 
 def _rules(engine: Engine, now: datetime) -> ReminderRules:
@@ -46,7 +50,7 @@ def send_reminders_job() -> None:
 
 @dg.schedule(
     job=send_reminders_job,
-    cron_schedule="*/15 * * * *",
+    cron_schedule=SEND_REMINDERS.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Every 15 minutes in which a reminder is due.",

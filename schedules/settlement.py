@@ -10,13 +10,14 @@ from assets import SETTLEMENT_CHECKS, monthly_settlement
 from resources import DatabaseResource
 from schedules.windows import UNFINISHED
 from ticketflow_orch.db.installation import read_installation
-from ticketflow_orch.jobs.firings import window_tags
+from ticketflow_orch.jobs.firings import PARTITION, window_tags
+from ticketflow_orch.jobs.intervals import MONTHLY_SETTLEMENT
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import due_months, late_months
 
 monthly_settlement_job = dg.define_asset_job(
-    "monthly_settlement_job",
+    MONTHLY_SETTLEMENT.dagster_name,
     selection=dg.AssetSelection.assets(monthly_settlement) | dg.AssetSelection.checks(*SETTLEMENT_CHECKS),
     description="Settles one month and judges all months that are not closed.",
 )
@@ -24,8 +25,7 @@ monthly_settlement_job = dg.define_asset_job(
 
 @dg.schedule(
     job=monthly_settlement_job,
-    # By day 2, 05:00, every time zone on earth has left the month before.
-    cron_schedule="0 5 2-31 * *",
+    cron_schedule=MONTHLY_SETTLEMENT.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Requests every month that is over and unsettled, or whose pass was left running, and every settled "
@@ -60,7 +60,7 @@ def settlement_schedule(
 
 def is_in_a_run(instance: dg.DagsterInstance, month: Month) -> bool:
     """Whether a run that settles `month` is queued or running, whoever launched it."""
-    runs = instance.get_runs(dg.RunsFilter(tags={"dagster/partition": str(month)}, statuses=UNFINISHED))
+    runs = instance.get_runs(dg.RunsFilter(tags={PARTITION: str(month)}, statuses=UNFINISHED))
     return any(settles(run) for run in runs)
 
 

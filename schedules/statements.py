@@ -5,11 +5,12 @@ import dagster as dg
 from assets import settlement_statements, statements_add_up
 from resources import DatabaseResource
 from schedules.windows import months_request, still_running, stretches
+from ticketflow_orch.jobs.intervals import STATEMENTS
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements.checks import months_to_state
 
 statements_job = dg.define_asset_job(
-    "statements_job",
+    STATEMENTS.dagster_name,
     selection=dg.AssetSelection.assets(settlement_statements) | dg.AssetSelection.checks(statements_add_up),
     description="Writes the statements of closed months, queues their mails and judges all that were written.",
 )
@@ -17,8 +18,7 @@ statements_job = dg.define_asset_job(
 
 @dg.schedule(
     job=statements_job,
-    # After the payouts had their turn.
-    cron_schedule="0 7 * * *",
+    cron_schedule=STATEMENTS.cron,
     execution_timezone=settings().business_timezone,
     default_status=dg.DefaultScheduleStatus.RUNNING,
     description="Requests a run for closed months whose statements are not all written: one for those in a row.",
@@ -30,7 +30,7 @@ statements_job = dg.define_asset_job(
 def statements_schedule(
     context: dg.ScheduleEvaluationContext, database: DatabaseResource
 ) -> list[dg.RunRequest] | dg.SkipReason:
-    """A run for each stretch of months that are due, unless one is at work: all in one would state those between anew.
+    """A run for each stretch of months that are due, unless one is at work: all in one would issue those between again.
 
     Months between are there when a statement of an earlier one was left out.
     """

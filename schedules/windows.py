@@ -1,25 +1,32 @@
-"""What the jobs on schedules share: a run's window, leaving a running job alone, showing what came of a start."""
+"""What the jobs on schedules share: requesting a run, leaving a running job alone, and a run's claimed window.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+When a job runs, and how late is too late, is in `ticketflow_orch.jobs.intervals`.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
 from ticketflow_orch.errors import TicketflowError
+from ticketflow_orch.jobs import run_once
 from ticketflow_orch.jobs.batches import BadRow, ManyBadRowsError
 from ticketflow_orch.jobs.firings import (
+    MAX_RUNTIME,
     PARENT_RUN,
+    PARTITION_RANGE,
     ROOT_RUN,
     SCHEDULED_FOR,
     Firing,
+    Outcome,
     firing_by_hand,
     scheduled_firing,
     window_tags,
 )
-from ticketflow_orch.jobs.run_once import WorkDone, run_once
+from ticketflow_orch.jobs.run_once import ClaimedWindow
 from ticketflow_orch.months import Month
 
 UNFINISHED = [
@@ -30,8 +37,8 @@ UNFINISHED = [
     dg.DagsterRunStatus.CANCELING,
 ]
 # In seconds. A run whose worker hangs keeps its job waiting no longer than this and one poll of the run monitoring.
-MINUTE_JOB = {"dagster/max_runtime": "120"}
-DAILY_JOB = {"dagster/max_runtime": "3600"}
+MINUTE_JOB = {MAX_RUNTIME: "120"}
+DAILY_JOB = {MAX_RUNTIME: "3600"}
 
 
 def window_request(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
@@ -58,7 +65,7 @@ def months_request(context: dg.ScheduleEvaluationContext, due: Sequence[Month]) 
     key = f"{context.scheduled_execution_time.isoformat(timespec='seconds')} {due[0]}"
     if len(due) == 1:
         return dg.RunRequest(partition_key=str(due[0]), run_key=key, tags=tags)
-    span = {ASSET_PARTITION_RANGE_START_TAG: str(due[0]), ASSET_PARTITION_RANGE_END_TAG: str(due[-1])}
+    span = dict(zip(PARTITION_RANGE, (str(due[0]), str(due[-1])), strict=True))
     return dg.RunRequest(run_key=key, tags=tags | span)
 
 
@@ -71,23 +78,30 @@ def still_running(context: dg.ScheduleEvaluationContext, job: str) -> dg.SkipRea
     return dg.SkipReason(f"Run {runs[0].run_id} ({window}) is still {runs[0].status.value.lower().replace('_', ' ')}.")
 
 
-def once_per_window(context: dg.OpExecutionContext, engine: Engine, work: Callable[[], Mapping[str, Any]]) -> WorkDone:
-    """Do `work` unless the run's window has had it or is having it, and show in the run's metadata which it was.
+@contextmanager
+def claimed_window(context: dg.OpExecutionContext, engine: Engine) -> Iterator[ClaimedWindow]:
+    """The run's window, claimed under the op's name for the block, which does the work if it `is_ours`.
 
-    The firing is recorded under the op's name. Rows that the work had to leave out are in the run's log.
+    What came of it, or why there was nothing to do, is in the run's metadata.
+
+    Raises:
+        dg.Failure: what the block was refused, in one sentence.
     """
     try:
-        firing = firing_of(context)
-        done = run_once(engine, firing, work)
+        with run_once.claimed_window(engine, firing_of(context)) as window:
+            yield window
     except (TicketflowError, ManyBadRowsError) as error:
         raise dg.Failure(str(error)) from error
-    if done.outcome == "DUPLICATE":
+    if window.outcome == Outcome.DUPLICATE:
+        firing = window.firing
         context.log.warning(f"The window {firing.key} of {firing.job} has been started before; see job_firing.")
-    bad = [BadRow(**one) for one in done.result.get("bad", ())] if done.status == "DONE" else []
-    for row in bad:
+    context.add_output_metadata(window_metadata(window))
+
+
+def log_left_out(context: dg.OpExecutionContext, rows: Sequence[BadRow]) -> None:
+    """Say in the run's log which `rows` its work had to leave out, and why."""
+    for row in rows:
         context.log.error(f"Row {row.called} was left out: {row.error}")
-    context.add_output_metadata(window_metadata(firing, done))
-    return done
 
 
 def firing_of(context: dg.OpExecutionContext) -> Firing:
@@ -103,10 +117,11 @@ def firing_of(context: dg.OpExecutionContext) -> Firing:
     return scheduled_firing(job, run.run_id, tags) or firing_by_hand(job, run.run_id, tags, _launched_at(context))
 
 
-def window_metadata(firing: Firing, done: WorkDone) -> dict[str, dg.MetadataValue[Any] | int | str]:
+def window_metadata(window: ClaimedWindow) -> dict[str, dg.MetadataValue[Any] | int | str]:
     """What people see of a run: which window, what kind of start, whether it did anything, and what came of it."""
+    done = window.done
     shown: dict[str, dg.MetadataValue[Any] | int | str] = {
-        "window": firing.key,
+        "window": window.firing.key,
         "firing": done.outcome.lower(),
         "status": done.status.lower(),
     }

@@ -1,4 +1,7 @@
-"""What happens on a condition."""
+"""What happens on a condition: the relay when an event is due, alerts when something is wrong, and shown figures.
+
+They only translate, as schedules do. None but the relay starts a run: what they find goes to the outbox or the catalog.
+"""
 
 from sensors.alerts_watch import alerts_watch
 from sensors.board_watch import board_watch

@@ -11,7 +11,7 @@ from ticketflow_orch.outbox.alerts import tell_again
 @dg.sensor(
     minimum_interval_seconds=60,
     default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Ends alerts whose cause is gone, and tells what has stood for another day.",
+    description="Ends alerts whose cause is gone, and repeats what has stood for another day.",
 )
 def alerts_watch(
     context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
@@ -24,4 +24,4 @@ def alerts_watch(
     for one in ended:
         context.log.info(f"{one.kind} {one.subject}: {one.resolved_by}.")
     over = "; ".join(f"{one.kind} {one.subject}" for one in ended)
-    return dg.SkipReason(f"Over: {over or 'none'}. Told again: {again}.")
+    return dg.SkipReason(f"Over: {over or 'none'}. Repeated: {again}.")

@@ -17,7 +17,7 @@ def board_watch(
 ) -> dg.SensorResult | dg.SkipReason:
     """Starts no run, since a process would cost a hundred times what the board does: reports it by itself."""
     board = look(database, clock)
-    # What is shown is the cursor: whoever wipes the asset, or materializes it by hand, is seen here too.
+    # What is shown is the cursor: an asset that is wiped, or materialized by hand, is seen here too.
     if board.version == shown_version(context.instance):
         return dg.SkipReason("The board is as it was.")
     return dg.SensorResult(asset_events=[materialization(board)], skip_reason="The board has changed.")

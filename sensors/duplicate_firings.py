@@ -3,7 +3,7 @@
 import dagster as dg
 
 from resources import ClockResource, DatabaseResource, OutboxResource
-from sensors.telling import tell
+from sensors.alerting import alert
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.jobs.firings import duplicate_windows
 
@@ -19,4 +19,4 @@ def duplicate_firings(
     """Starts no run: what it finds goes to the outbox."""
     with database.engine("duplicate_firings") as engine, transaction(engine) as connection:
         alerts = [window.alert for window in duplicate_windows(connection)]
-        return tell(context, connection, alerts, clock.now(), outbox.append)
+        return alert(context, connection, alerts, clock.now(), outbox.append)

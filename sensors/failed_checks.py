@@ -8,14 +8,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import dagster as dg
-from dagster._core.storage.asset_check_execution_record import (
-    AssetCheckExecutionRecord,
-    AssetCheckExecutionRecordStatus,
-)
 
 from assets import CHECKS
 from resources import ClockResource, DatabaseResource, OutboxResource
-from sensors.telling import tell
+from sensors.alerting import alert
+from ticketflow_orch.dagster_host.dagster_internals import AssetCheckExecutionRecord, AssetCheckExecutionRecordStatus
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, resolve, standing
 
@@ -68,7 +65,7 @@ def failed_checks(
     red = list(standing_red(context.instance))
     still = {one.subject for one in red}
     with database.engine("failed_checks") as engine, transaction(engine) as connection:
-        outcome = tell(context, connection, [one.alert for one in red], now, outbox.append)
+        outcome = alert(context, connection, [one.alert for one in red], now, outbox.append)
         over = [one.id for one in standing(connection, [KIND]) if one.subject not in still]
         resolve(connection, over, now, CAUSE_GONE, outbox.append)
     return outcome

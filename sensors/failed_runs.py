@@ -1,4 +1,4 @@
-"""Runs that failed and that nothing will start again by itself: told once a job, until they are made up for.
+"""Runs that failed and that nothing will start again by itself: alerted once a job, until they are made up for.
 
 Asks the instance instead of waiting for its events: what is not written down because the database is away is found by
 the next look.
@@ -10,37 +10,35 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 
 import dagster as dg
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
+
+from resources import ClockResource, DatabaseResource, OutboxResource
+from sensors.alerting import alert
+from ticketflow_orch.clock import parse_instant
+from ticketflow_orch.dagster_host.dagster_internals import (
     AUTO_RETRY_RUN_ID_TAG,
-    PARTITION_NAME_TAG,
     SCHEDULE_NAME_TAG,
     SENSOR_NAME_TAG,
     WILL_RETRY_TAG,
 )
-
-from resources import ClockResource, DatabaseResource, OutboxResource
-from sensors.telling import tell
-from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.jobs.firings import SCHEDULED_FOR
+from ticketflow_orch.jobs.firings import PARTITION, PARTITION_RANGE, SCHEDULED_FOR, partition_in
+from ticketflow_orch.jobs.intervals import JOBS, job_of
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
 
 KIND = "RunFailed"
-# A run of the past is found again when its record changes; the memory of alerts keeps it from being told twice.
+# A run of the past is found again when its record changes; the memory of alerts keeps it from being alerted twice.
 _OVERLAP = timedelta(minutes=5)
 # Shorter than the overlap, within which what was to be retried is looked at again.
 _RETRIED_WITHIN = timedelta(minutes=3)
-# What failed while nobody could look was told later; no run that failed outlives the daemon for longer.
-_TOLD_WITHIN = timedelta(days=7)
+# What failed while nobody could look was alerted later; no run that failed outlives the daemon for longer.
+_ALERTED_WITHIN = timedelta(days=7)
 _AT_ONCE = 200
 # In one look: no more than that fail within the overlap, where the next look begins.
 _MOST = 2_000
 # The job of runs that are launched from assets, as a backfill's are; and the assets of jobs that are called otherwise.
 _OF_THE_UI = "__ASSET_JOB"
-_ASSETS = {"close_books_job": "closed_books", "statements_job": "settlement_statements"}
+_ASSETS = {job.dagster_name: job.asset for job in JOBS if job.asset is not None}
 _LONGEST_WORDS = 300
 
 
@@ -62,13 +60,13 @@ class FailedRun:
     @property
     def alert(self) -> Alert:
         """What operators learn of it, with the other failures of the same work."""
-        told = {
+        said = {
             "job": self.work, "run_id": self.run_id, "scheduled_for": self.window, "partition": self.partition,
             "error": self.error,
         }  # fmt: skip
         subject = f"{self.work} by hand" if self.by_hand else self.work
         return Alert(
-            KIND, f"{self.work} {self.run_id}", told, subject=subject, severity=Severity.INFO if self.by_hand else None
+            KIND, f"{self.work} {self.run_id}", said, subject=subject, severity=Severity.INFO if self.by_hand else None
         )
 
 
@@ -80,14 +78,14 @@ class FailedRun:
 def failed_runs(
     context: dg.SensorEvaluationContext, database: DatabaseResource, clock: ClockResource, outbox: OutboxResource
 ) -> dg.SkipReason:
-    """Starts no run: what it finds goes to the outbox. Of what failed long before the first look nothing is told."""
+    """Starts no run: what it finds goes to the outbox. What failed long before the first look is not alerted."""
     # A clock that was ahead for a while has left a cursor of its own.
     since = min(parse_instant(context.cursor), datetime.now(UTC)) if context.cursor else datetime.now(UTC)
     records = list(islice(failures(context.instance, since - _OVERLAP), _MOST))
     alerts = [described(context.instance, one).alert for one in records if not is_retried(one)]
     now = clock.now()
     with database.engine("failed_runs") as engine, transaction(engine) as connection:
-        outcome = tell(context, connection, alerts, now, outbox.append)
+        outcome = alert(context, connection, alerts, now, outbox.append)
         open_ = [one for one in standing(connection, [KIND]) if one.severity != Severity.INFO]
         resolve(connection, made_up_for(context.instance, open_), now, CAUSE_GONE, outbox.append)
     seen = max((one.update_timestamp for one in records), default=since)
@@ -131,11 +129,11 @@ def made_up_for(instance: dg.DagsterInstance, open_: Sequence[Standing]) -> list
     """The ids of those of the alerts `open_` whose work has nothing left that failed since and is not made up for."""
     if not open_:
         return []
-    left = list(standing_failures(instance, min(alert.first_at for alert in open_) - _TOLD_WITHIN))
+    left = list(standing_failures(instance, min(alert.first_at for alert in open_) - _ALERTED_WITHIN))
     return [
         alert.id
         for alert in open_
-        if not any(one.work == alert.subject and one.at > alert.first_at - _TOLD_WITHIN for one in left)
+        if not any(one.work == alert.subject and one.at > alert.first_at - _ALERTED_WITHIN for one in left)
     ]
 
 
@@ -180,13 +178,12 @@ def work_of(run: dg.DagsterRun) -> str:
     """What a run is there for: the name of its op, or of its assets where the UI made a job for them."""
     if run.job_name == _OF_THE_UI and run.asset_selection:
         return ", ".join(sorted(key.to_user_string() for key in run.asset_selection))
-    return run.job_name.removesuffix("_job")
+    return job_of(run.job_name)
 
 
 def partition_of(run: dg.DagsterRun) -> str | None:
     """The partition that a run is for, or the first and the last of several."""
-    first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
-    return f"{first} to {last}" if first and last else run.tags.get(PARTITION_NAME_TAG)
+    return partition_in(run.tags)
 
 
 def is_by_hand(run: dg.DagsterRun) -> bool:
@@ -216,10 +213,10 @@ def why(instance: dg.DagsterInstance, run_id: str) -> str:
 
 def _partitions(run: dg.DagsterRun) -> frozenset[str]:
     """The partitions that a run is for, which are months; none where its work has none."""
-    first, last = (run.tags.get(tag) for tag in (ASSET_PARTITION_RANGE_START_TAG, ASSET_PARTITION_RANGE_END_TAG))
+    first, last = (run.tags.get(tag) for tag in PARTITION_RANGE)
     if first and last:
         return frozenset(map(str, months_between(Month.parse(first), Month.parse(last))))
-    return frozenset({run.tags[PARTITION_NAME_TAG]} if PARTITION_NAME_TAG in run.tags else ())
+    return frozenset({run.tags[PARTITION]} if PARTITION in run.tags else ())
 
 
 def _works(run: dg.DagsterRun) -> set[str]:

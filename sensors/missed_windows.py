@@ -6,24 +6,35 @@ Schedules that skip when nothing is due have no window to miss; of theirs it is 
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 
 import dagster as dg
-from dagster._utils.schedules import schedule_execution_time_iterator
 from sqlalchemy import Connection
 
 from resources import ClockResource, DatabaseResource, OutboxResource
 from schedules import ALWAYS_REQUESTING, settlement_schedule
 from schedules.settlement import settles
 from schedules.windows import UNFINISHED
-from sensors.telling import tell
+from sensors.alerting import alert
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.closing.periods import months_to_close, ready_since
+from ticketflow_orch.dagster_host.dagster_internals import schedule_execution_time_iterator
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
 from ticketflow_orch.db.installation import decided, read_installation
-from ticketflow_orch.jobs.firings import window_tags
+from ticketflow_orch.jobs.firings import PARTITION, window_tags
+from ticketflow_orch.jobs.intervals import (
+    CLOSE_BOOKS,
+    EXPIRE_RESERVATIONS,
+    LATEST_REQUEST,
+    MONTHLY_SETTLEMENT,
+    PAYOUTS,
+    SEND_REMINDERS,
+    STATEMENTS,
+    ScheduledJob,
+    job_of,
+)
 from ticketflow_orch.jobs.missed import Expected, Overdue, overdue, without_firing
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import resolve_others
@@ -31,12 +42,11 @@ from ticketflow_orch.payouts.request import payouts_due_months
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
 from ticketflow_orch.statements.checks import months_to_state
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, oldest_due_reservation
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder
+from ticketflow_orch.ticketing.reservations import oldest_due_reservation
 
 INTERVAL = settings().watch_interval
-# How late a run may be requested before its window counts as missed.
-PATIENCE = timedelta(minutes=15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +91,12 @@ def missed_windows(
         return dg.SkipReason(f"Nobody has looked since {last.at.isoformat(timespec='seconds')}; judged next time.")
     # A clock that was ahead has judged what was to come, which is judged when it comes.
     after = min(last.judged_until, now)
-    until = max(after, now - PATIENCE)
+    until = max(after, now - LATEST_REQUEST)
     with database.engine("missed_windows") as engine, transaction(engine) as connection:
         missed = without_firing(connection, windows(connection, context.instance, after, until))
         late = overdue_work(connection, now)
         alerts = [window.alert for window in missed] + [work.alert for work in late if work.job not in last.overdue]
-        outcome = tell(context, connection, alerts, now, outbox.append)
+        outcome = alert(context, connection, alerts, now, outbox.append)
         resolve_others(connection, "WorkOverdue", {work.job for work in late}, now, outbox.append)
     context.update_cursor(Look(until, now, tuple(work.job for work in late)).cursor)
     return outcome
@@ -100,11 +110,11 @@ def windows(
         for tick in ticks(schedule, after, until):
             waiting = dg.RunsFilter(job_name=schedule.job_name, tags=window_tags(tick), statuses=UNFINISHED)
             if not instance.get_runs(waiting, limit=1):
-                yield Expected(schedule.job_name.removesuffix("_job"), tick)
+                yield Expected(job_of(schedule.job_name), tick)
     for tick in ticks(settlement_schedule, after, until):
         for month in months_due_at(connection, tick, read_installation(connection).first_month):
             if not was_in_a_run(instance, month, tick):
-                yield Expected("monthly_settlement", tick, str(month))
+                yield Expected(MONTHLY_SETTLEMENT.name, tick, str(month))
 
 
 def ticks(schedule: dg.ScheduleDefinition, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -120,8 +130,8 @@ def ticks(schedule: dg.ScheduleDefinition, after: datetime, until: datetime) -> 
 
 def was_in_a_run(instance: dg.DagsterInstance, month: Month, tick: datetime) -> bool:
     """Whether `month` was being settled or queued at `tick`, or came to be soon after, whoever launched it."""
-    tags = {"dagster/partition": str(month)}
-    records = instance.get_run_records(dg.RunsFilter(tags=tags, created_before=tick + PATIENCE))
+    tags = {PARTITION: str(month)}
+    records = instance.get_run_records(dg.RunsFilter(tags=tags, created_before=tick + LATEST_REQUEST))
     return any(
         settles(record.dagster_run) and (record.dagster_run.status in UNFINISHED or record.update_timestamp >= tick)
         for record in records
@@ -130,18 +140,16 @@ def was_in_a_run(instance: dg.DagsterInstance, month: Month, tick: datetime) -> 
 
 def overdue_work(connection: Connection, now: datetime) -> list[Overdue]:
     """Work of the schedules that skip when nothing is due, waiting for longer than three of their intervals."""
-    lifecycle = LifecycleRules.configured(settings(), now)
+    rules = LifecycleRules.configured(settings(), now)
     reminding = ReminderRules.configured(decided(connection, settings()), now)
-    questions: dict[str, tuple[timedelta, Callable[[], datetime | None]]] = {
-        "expire_reservations": (timedelta(minutes=1), lambda: oldest_due_reservation(connection, lifecycle)),
-        "send_reminders": (timedelta(minutes=15), lambda: oldest_due_reminder(connection, reminding)),
+    questions: dict[ScheduledJob, Callable[[], datetime | None]] = {
+        EXPIRE_RESERVATIONS: lambda: oldest_due_reservation(connection, rules),
+        SEND_REMINDERS: lambda: oldest_due_reminder(connection, reminding),
     }
     for job, months in waiting_months(connection, now).items():
         if months:
-            questions[job] = timedelta(days=1), partial(ready_since, connection, months[0])
-    found = [
-        overdue(job, answered(connection, question), now, interval) for job, (interval, question) in questions.items()
-    ]
+            questions[job] = partial(ready_since, connection, months[0])
+    found = [overdue(job, answered(connection, question), now) for job, question in questions.items()]
     return [work for work in found if work is not None]
 
 
@@ -156,11 +164,11 @@ def answered(connection: Connection, question: Callable[[], datetime | None]) ->
         return None
 
 
-def waiting_months(connection: Connection, now: datetime) -> dict[str, tuple[Month, ...]]:
+def waiting_months(connection: Connection, now: datetime) -> dict[ScheduledJob, tuple[Month, ...]]:
     """For each daily job on months that skips when there is none: the months that it could take on, in order."""
     installed = read_installation(connection)
     return {
-        "close_books": tuple(months_to_close(connection, now, installed.first_month)) if installed.auto_close else (),
-        "payouts": payouts_due_months(connection),
-        "statements": months_to_state(connection),
+        CLOSE_BOOKS: tuple(months_to_close(connection, now, installed.first_month)) if installed.auto_close else (),
+        PAYOUTS: payouts_due_months(connection),
+        STATEMENTS: months_to_state(connection),
     }

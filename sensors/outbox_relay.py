@@ -14,6 +14,8 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.installation.agreed_routes import agreeing, require_routes
+from ticketflow_orch.jobs.firings import MAX_RUNTIME
+from ticketflow_orch.jobs.intervals import RELAY_OUTBOX
 from ticketflow_orch.outbox import admin
 from ticketflow_orch.outbox.backlog import read_backlog
 from ticketflow_orch.outbox.delivery.configuration import read_delivery
@@ -28,7 +30,7 @@ _LONGEST_RUN = settings().relay_budget + longest_attempt(read_delivery(settings(
 _FOR_THE_RESIDENT = 60.0
 
 
-@dg.op(pool="relay_outbox", tags={"kind": "postgres"})
+@dg.op(pool=RELAY_OUTBOX.pool, tags={"kind": "postgres"})
 def relay_outbox(
     context: dg.OpExecutionContext, database: DatabaseResource, clock: ClockResource, delivery: DeliveryResource
 ) -> None:
@@ -48,7 +50,7 @@ def relay_outbox(
 
 
 @dg.job(
-    tags={"dagster/max_runtime": str(round(_LONGEST_RUN.total_seconds()))},
+    tags={MAX_RUNTIME: str(round(_LONGEST_RUN.total_seconds()))},
     description="Delivers events from the outbox to the outside world.",
 )
 def relay_outbox_job() -> None:
@@ -75,10 +77,10 @@ def outbox_relay(
     if not due:
         return dg.SkipReason("No event may go.")
     if taken_care_of:
-        return dg.SkipReason("A resident relay is at it.")
+        return dg.SkipReason("A resident relay is delivering.")
     runs = context.instance.get_runs(dg.RunsFilter(job_name=relay_outbox_job.name, statuses=UNFINISHED), limit=1)
     if runs:
-        return dg.SkipReason(f"Run {runs[0].run_id} is at it.")
+        return dg.SkipReason(f"Run {runs[0].run_id} is delivering.")
     return dg.RunRequest()
 
 
@@ -115,5 +117,5 @@ def redrive_outbox(
 
 @dg.job(description="Sends dead events again.")
 def redrive_outbox_job() -> None:
-    """By hand, after what killed them is mended."""
+    """By hand, after what killed them is fixed."""
     redrive_outbox()

@@ -1,9 +1,9 @@
-"""Claims whose holder has died: failed, so that nobody who believes in one can finish it, and told of once."""
+"""Claims whose holder has died: failed, so that a holder that comes back cannot finish one, and reported once."""
 
 import dagster as dg
 
 from resources import ClockResource, DatabaseResource, OutboxResource
-from sensors.telling import tell
+from sensors.alerting import alert
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.jobs.claims import sweep
 
@@ -19,4 +19,4 @@ def stale_claims(
     """Starts no run: what it finds goes to the outbox, in the transaction that fails the claim."""
     with database.engine("stale_claims") as engine, transaction(engine) as connection:
         alerts = [claim.alert for claim in sweep(connection)]
-        return tell(context, connection, alerts, clock.now(), outbox.append)
+        return alert(context, connection, alerts, clock.now(), outbox.append)

@@ -16,7 +16,9 @@ from sqlalchemy import Engine, text
 from tests.support.rows import add_event, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
 from ticketflow_orch.clock import now
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations, money_without_ticket
+from ticketflow_orch.ticketing.captures import money_without_ticket
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 PAGE = Path(__file__).parents[1] / "docs" / "for-applications.md"
 STEPS = dict(re.findall(r"```sql\n-- ([a-z ]+)\n(.*?);\n```", PAGE.read_text("utf-8"), re.DOTALL))

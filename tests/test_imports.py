@@ -20,9 +20,12 @@ ENTRY_POINTS = (
     "ticketflow_orch.dagster_host.run_launcher",
     "ticketflow_orch.dagster_host.instance",
 )
+# What stands for the private names of Dagster, so that it counts as Dagster.
+OF_DAGSTER = "ticketflow_orch.dagster_host.dagster_internals"
 # Each room, and which rooms it may import from besides itself. A schedule or sensor may name the asset it runs.
 MAY_IMPORT = {
     BUSINESS: set(),
+    "dagster": set(),
     "resources": {BUSINESS, "dagster"},
     "assets": {BUSINESS, "dagster", "resources"},
     "schedules": {BUSINESS, "dagster", "resources", "assets"},
@@ -43,6 +46,8 @@ PACKAGES = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
 def room(module: str) -> str | None:
     """The room that `module` lies in; None for the standard library and for packages that anybody may use."""
     package = module.split(".", maxsplit=1)[0]
+    if module == OF_DAGSTER or module.startswith(f"{OF_DAGSTER}."):
+        return "dagster"
     if package == "ticketflow_orch":
         return ENTRY if any(f"{module}.".startswith(f"{name}.") for name in ENTRY_POINTS) else BUSINESS
     if package == "dagster" or package.startswith("dagster_"):

@@ -36,6 +36,7 @@ from ticketflow_orch.db.installation import read_installation, require_agreement
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.importing import import_folder
+from ticketflow_orch.jobs.bad_rows import alert_of
 from ticketflow_orch.local import postgres_places
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.mail.message import MailOptions
@@ -51,8 +52,10 @@ from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.queries import payouts
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 NAMES = [f"org-{number:03}" for number in range(6)]
 OWED = [(name, "EUR", 1_000 + number) for number, name in enumerate(NAMES)]
@@ -324,7 +327,7 @@ def test_a_row_that_is_left_out_is_told_of_by_its_name(server: EmbeddedServer, e
             [left_out] = close_events(each, LifecycleRules(now=instant("2026-06-02T00:00"), run_id="run")).bad
             assert (left_out.id, left_out.name) == (bad, name)
             with transaction(each) as connection:
-                alert_once(connection, left_out.alert("close_events"), NOW)
+                alert_once(connection, alert_of("close_events", left_out), NOW)
         told = "SELECT event_id, payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'"
         [(before, gala)], [(after, opera)] = rows(engine, told), rows(restored, told)
         assert (gala, opera) == ("gala", "opera")

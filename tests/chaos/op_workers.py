@@ -19,8 +19,10 @@ from tests.support.rows import instant
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.jobs.firings import Firing
 from ticketflow_orch.jobs.run_once import run_once
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 NOW = instant("2026-06-02T02:30")
 LEASE = 1.0

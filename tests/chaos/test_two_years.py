@@ -22,7 +22,7 @@ from sqlalchemy.engine import URL
 from schedules import SCHEDULES
 from schedules.dagster_records import delete_reports
 from schedules.housekeeping import MINUTE_OPS
-from tests.monitoring.test_automation import seen
+from tests.support.automation import seen
 from tests.support.homes import bootstrapped, dagster_storage
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import connect_engine

@@ -32,7 +32,8 @@ from ticketflow_orch.jobs.firings import Firing
 from ticketflow_orch.jobs.run_once import run_once
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 
 @pytest.fixture

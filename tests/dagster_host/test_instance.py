@@ -17,11 +17,12 @@ from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
 from tests.support.homes import MIGRATING, dagster_storage, fresh_home, variables_for
-from ticketflow_orch.dagster_host.instance import POOLS, running, storage_is_current
+from ticketflow_orch.dagster_host.instance import running, storage_is_current
 from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.errors import TicketflowError
+from ticketflow_orch.jobs.intervals import POOLS
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import read_settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -12,9 +13,9 @@ from tests.conftest import fresh_database
 from tests.support.payable import MARCH, NOW, pay_from, request, rows
 from tests.support.rows import instant
 from tests.support.sql_statements import execute
-from tests.ticketing.test_reminders import DAY
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.jobs.bad_rows import alert_of
 from ticketflow_orch.jobs.batches import BadRow
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox.alerts import alert_once
@@ -22,7 +23,8 @@ from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.references import shared_references
 from ticketflow_orch.statements.mail_queue import queue_mails
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 pytestmark = pytest.mark.every_server
@@ -110,7 +112,10 @@ def test_no_cause_that_has_an_event_gets_another(old: Engine) -> None:
     pay_from(old, MARCH)
     assert request(old).existing == 4
     assert queue_mails(old, MARCH, now=NOW, mail_from=instant("2026-01-01T00:00"), chunk_size=10).new == 0
-    assert send_reminders(old, ReminderRules(now=START - DAY, kinds={"24h": DAY})).queued == 0
+    assert (
+        send_reminders(old, ReminderRules(now=START - timedelta(hours=24), kinds={"24h": timedelta(hours=24)})).queued
+        == 0
+    )
     assert rows(old, EVERYTHING) == before
 
 
@@ -120,7 +125,7 @@ def test_a_row_that_was_told_of_by_its_number_is_not_told_again_by_its_name(old:
     [bad] = close_events(old, LifecycleRules(now=NOW, run_id="run")).bad
     assert bad == BadRow(1, bad.error, "bad")
     with transaction(old) as connection:
-        assert not alert_once(connection, bad.alert("close_events"), NOW)
+        assert not alert_once(connection, alert_of("close_events", bad), NOW)
 
 
 def test_a_payout_that_was_held_is_released_under_the_reference_it_has(old: Engine) -> None:

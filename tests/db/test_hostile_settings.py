@@ -24,8 +24,9 @@ from ticketflow_orch.importing import import_folder
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 HOSTILE = {
     "default_transaction_isolation": "repeatable read",

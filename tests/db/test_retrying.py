@@ -27,7 +27,8 @@ from ticketflow_orch.jobs.firings import Firing
 from ticketflow_orch.jobs.run_once import run_once, write_down
 from ticketflow_orch.payouts import PayoutRules, request_payouts
 from ticketflow_orch.settlement import settle_month
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 
 NOW = instant("2026-06-02T02:30")
 PASSING = ["08006", "25P03", "40001", "40P01", "53100", "53300", "55P03", "57014", "57P01", "57P03", "58030"]

@@ -43,8 +43,10 @@ from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.settlement import IncompleteSettlementError, checks
 from ticketflow_orch.settlement.anomalies import accept
 from ticketflow_orch.settlement.preview import dry_run
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles.sql"
 

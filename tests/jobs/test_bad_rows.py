@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import DBAPIError
 
-from tests.monitoring.test_metrics import scrape
 from tests.outbox.relay.world import delivery, run
+from tests.support.metrics import scrape
 from tests.support.payable import rows
 from tests.support.poison import refuse
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
@@ -25,21 +25,20 @@ from ticketflow_orch.monitoring.passed_alerts import resolve_passed
 from ticketflow_orch.monitoring.snapshot import read_situation
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.ticketing.event_changes import tell_changes
-from ticketflow_orch.ticketing.lifecycle import (
-    Expired,
-    LifecycleRules,
-    close_events,
-    expire_reservations,
-    oldest_due_event,
-    oldest_due_reservation,
-    reservations_are_due,
-)
+from ticketflow_orch.ticketing.events import close_events, oldest_due_event
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import (
     Reminded,
     ReminderRules,
     oldest_due_reminder,
     reminders_are_due,
     send_reminders,
+)
+from ticketflow_orch.ticketing.reservations import (
+    Expired,
+    expire_reservations,
+    oldest_due_reservation,
+    reservations_are_due,
 )
 
 NOW = instant("2026-06-02T04:30")

@@ -22,8 +22,10 @@ from ticketflow_orch import clock
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.reports.explain import explain
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 NOW = instant("2026-06-02T04:30")
 RULES = LifecycleRules(now=NOW, run_id="run")

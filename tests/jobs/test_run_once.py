@@ -13,8 +13,8 @@ from sqlalchemy import Engine, text
 
 from tests.support.rows import instant
 from ticketflow_orch.jobs.claims import OvertakenError, claim
-from ticketflow_orch.jobs.firings import Firing
-from ticketflow_orch.jobs.run_once import WorkDone, run_once
+from ticketflow_orch.jobs.firings import Firing, Outcome
+from ticketflow_orch.jobs.run_once import Status, WorkDone, claimed_window, run_once
 from ticketflow_orch.local.account import owner_name
 
 FIRST = Firing("close_events", instant("2026-06-02T02:30"), "run-1")
@@ -112,3 +112,24 @@ def test_a_retry_leaves_a_holder_that_lives_in_peace_after_one_lease(engine: Eng
         assert run_once(engine, RETRY, Work(), lease=2).status == "SKIPPED"
 
     assert run_once(engine, FIRST, Work(be_retried), lease=2).status == "DONE"
+
+
+def test_a_block_does_the_work_of_a_window_that_is_its_own_and_sees_why_another_is_not(engine: Engine) -> None:
+    with claimed_window(engine, FIRST) as window:
+        assert window.is_ours
+        with claimed_window(engine, replace(FIRST, run_id="run-2")) as other:
+            assert not other.is_ours
+        assert (other.done.status, other.done.result["owner"]) == ("SKIPPED", owner_name())
+        window.complete({"events": 7})
+        assert claimed(engine) == [("PROCESSING", 1, None)]
+    assert window.done == WorkDone(Status.DONE, Outcome.ACCEPTED, 1, {"events": 7})
+    with claimed_window(engine, RETRY) as again:
+        assert not again.is_ours
+    assert again.done == WorkDone(Status.REPEATED, Outcome.RETRY, None, {"events": 7})
+
+
+def test_a_block_that_hands_in_no_result_has_not_done_the_work(engine: Engine) -> None:
+    with pytest.raises(RuntimeError, match="without a result"), claimed_window(engine, FIRST):
+        pass
+    [(state, attempt, _)] = claimed(engine)
+    assert (state, attempt) == ("FAILED", 1)

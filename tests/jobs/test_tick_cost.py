@@ -13,8 +13,10 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations, reservations_are_due
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, reminders_are_due, send_reminders
+from ticketflow_orch.ticketing.reservations import expire_reservations, reservations_are_due
 
 NOW = instant("2026-06-02T02:30")
 MANY = 300_000
@@ -25,32 +27,34 @@ REMINDERS = ReminderRules(now=NOW, kinds={"24h": timedelta(hours=24)}, chunk_siz
 @contextmanager
 def counted(engine: Engine) -> Iterator[list[str]]:
     """The statements that are executed while the block runs."""
-    statements: list[str] = []
+    with executed(engine) as found:
+        statements: list[str] = []
+        yield statements
+        statements += (statement for statement, _ in found)
 
-    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        statements.append(statement)
+
+@contextmanager
+def executed(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
+    """The statements that are executed while the block runs, each with what it binds."""
+    found: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        found.append((statement, parameters))
 
     event.listen(engine, "before_cursor_execute", note)
-    yield statements
+    yield found
     event.remove(engine, "before_cursor_execute", note)
 
 
-def plan(engine: Engine, question: str, **values: Any) -> dict[str, Any]:
-    """How the server went about `question`, with the pages that it touched."""
-    with engine.connect() as connection:
-        found = connection.execute(text(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {question}"), values).scalar_one()
-    return dict((found if isinstance(found, list) else json.loads(found))[0]["Plan"])
-
-
 def probe(engine: Engine) -> dict[str, Any]:
-    """How the server goes about the one question of a minute in which nothing is due."""
-    with counted(engine) as statements, engine.connect() as connection:
+    """How the server goes about the one question of a minute in which nothing is due, with the pages it touches."""
+    with executed(engine) as found, engine.connect() as connection:
         assert not reservations_are_due(connection, RULES)
-    [statement] = statements
-    values = RULES.limits | {"tried_before": NOW}
-    for name in values:
-        statement = statement.replace(f"%({name})s", f":{name}")
-    return plan(engine, statement, **values)
+    [(statement, values)] = found
+    with engine.connect() as connection:
+        explained = f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}"
+        tree = connection.exec_driver_sql(explained, values).scalar_one()
+    return dict((tree if isinstance(tree, list) else json.loads(tree))[0]["Plan"])
 
 
 def nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:

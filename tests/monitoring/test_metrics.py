@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import Engine
 
+from tests.support.metrics import scrape
 from tests.support.rows import add_event, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import connect_engine
@@ -24,17 +25,6 @@ from ticketflow_orch.monitoring.snapshot import Situation, read_situation
 from ticketflow_orch.settings import Settings
 
 SETTINGS = Settings(fixed_clock=instant("2026-06-02T00:00"))
-
-
-def scrape(registry: CollectorRegistry) -> dict[tuple[str, ...], float]:
-    """Each sample's value by its name, without the prefix, and its labels' values in the order of their names."""
-    exposed = generate_latest(registry).decode()
-    samples = [sample for family in text_string_to_metric_families(exposed) for sample in family.samples]
-    assert all(sample.name.startswith("ticketflow_") for sample in samples)
-    return {
-        (sample.name.removeprefix("ticketflow_"), *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for sample in samples
-    }
 
 
 def test_each_scrape_asks_the_database_anew(engine: Engine) -> None:

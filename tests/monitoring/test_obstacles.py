@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from datetime import date
 
 from sqlalchemy import Engine
 
 from tests.support.books import FIRST, JANUARY, settle_and_close
+from tests.support.obstacles import said
 from tests.support.payable import owing, pay_from, request, rows
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.monitoring.obstacles import read_obstacles
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.actions import Selection, hold, release
 from ticketflow_orch.payouts.parking import park, unpark
-
-
-def said(engine: Engine, now: datetime | None = None) -> list[str]:
-    with engine.connect() as connection:
-        return [f"{one.what}; {one.out}" for one in read_obstacles(connection, FIRST, now)]
 
 
 def test_nothing_stands_in_the_way_of_a_fresh_database(engine: Engine) -> None:

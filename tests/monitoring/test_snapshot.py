@@ -19,7 +19,9 @@ from ticketflow_orch.monitoring.durations import Traffic
 from ticketflow_orch.monitoring.snapshot import Counted, Situation, read_situation
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events, expire_reservations
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 SETTINGS = Settings(first_month="2026-01")
 

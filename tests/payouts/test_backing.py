@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.monitoring.test_obstacles import said
 from tests.outbox.relay.world import Receiver, alerts, route
 from tests.outbox.relay.world import run as relay
+from tests.support.obstacles import said
 from tests.support.payable import owing, request, requested_payout, rows
 from tests.support.sql_statements import execute, refusal
 from ticketflow_orch.auditing import INVARIANTS, Asked, examine, snapshot

@@ -13,7 +13,8 @@ from tests.support.rows import add_event, add_movement, add_organization, add_re
 from tests.support.sql_statements import deliver, execute
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.reports.activity import Effect, effects_on_event, effects_on_organization, effects_on_reservation
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, close_events
+from ticketflow_orch.ticketing.events import close_events
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 START = instant("2026-06-01T18:00")

@@ -14,10 +14,10 @@ from sqlalchemy.engine import URL
 from assets import closed_books, monthly_settlement, payouts, settlement_statements
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.schedules.runs import Office, failure
-from tests.schedules.test_operations import EFFECT, NOW, add_work, effects, firings
 from tests.support.cuts import CUT, fail, failures, raising
 from tests.support.homes import dagster_instance
 from tests.support.rows import add_movement, add_organization
+from tests.support.scheduled_work import EFFECT, NOW, add_work, effects, firings
 from ticketflow_orch.settings import settings
 
 

@@ -16,13 +16,13 @@ from schedules import SCHEDULES, close_events_job, expire_reservations_job, send
 from tests.schedules.runs import Office, failure, shown
 from tests.support.homes import dagster_instance
 from tests.support.poison import poison
-from tests.support.rows import add_event, add_organization, add_reservation, instant
+from tests.support.rows import add_reservation, instant
+from tests.support.scheduled_work import EFFECT, NOW, add_work, effects, firings
 from tests.support.sql_statements import execute
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.months import zone
 
-NOW = instant("2026-06-02T02:30")
 JOBS = [close_events_job, expire_reservations_job, send_reminders_job]
 NAMES = [job.name for job in JOBS]
 ZONES = ["Europe/Madrid", "Pacific/Kiritimati", "Pacific/Pago_Pago", "America/New_York", "Australia/Lord_Howe", "UTC"]
@@ -38,56 +38,6 @@ def instance() -> Iterator[dg.DagsterInstance]:
 @pytest.fixture
 def office(url: URL, instance: dg.DagsterInstance) -> Office:
     return Office(url, instance)
-
-
-def add_work(engine: Engine) -> None:
-    """One thing to do for each job: an event that is over, a reservation whose time is up, a reminder."""
-    organization = add_organization(engine)
-    add_event(
-        engine, organization, external_ref="over", starts_at=NOW - timedelta(hours=3), ends_at=NOW - timedelta(hours=1)
-    )
-    later = add_event(
-        engine,
-        organization,
-        external_ref="later",
-        starts_at=NOW + timedelta(hours=20),
-        ends_at=NOW + timedelta(hours=22),
-    )
-    add_reservation(engine, later, public_ref="held", expires_at=NOW - timedelta(minutes=1))
-    add_reservation(engine, later, public_ref="sold", status="CONFIRMED", confirmed_at=NOW - timedelta(days=9))
-    with engine.begin() as connection:
-        connection.execute(
-            text(
-                "INSERT INTO reminder_kind (kind, lead, enabled_at) VALUES ('24h', interval '24 hours', '2026-01-01Z')"
-            )
-        )
-
-
-def effects(engine: Engine) -> list[tuple[str, str]]:
-    with engine.connect() as connection:
-        rows = connection.execute(
-            text("""
-                SELECT event_type, coalesce(external_ref, aggregate_id) FROM outbox_event
-                LEFT JOIN event ON CAST(public_id AS text) = aggregate_id ORDER BY 1, 2
-            """)
-        )
-        return [tuple(row) for row in rows]
-
-
-def firings(engine: Engine, job: str) -> list[str]:
-    with engine.connect() as connection:
-        return list(
-            connection.execute(
-                text("SELECT outcome FROM job_firing WHERE job = :job ORDER BY id"), {"job": job.removesuffix("_job")}
-            ).scalars()
-        )
-
-
-EFFECT = {
-    "close_events_job": [("EventClosed", "over")],
-    "expire_reservations_job": [("ReservationExpired", "held")],
-    "send_reminders_job": [("ReminderDue", "sold:24h:2026-06-03")],
-}
 
 
 @pytest.mark.parametrize("job", NAMES)

@@ -58,7 +58,7 @@ def test_what_a_resident_relay_is_at_is_left_to_it_for_a_minute(
     resident = connect_engine(url, f"ticketflow {RESIDENT}", connections=1)
     with resident.connect():
         add(engine, "a")
-        assert look(instance, resources) == "A resident relay is at it."
+        assert look(instance, resources) == "A resident relay is delivering."
         change(engine, "a", "available_at = clock_timestamp() - interval '2 minutes'")
         assert isinstance(look(instance, resources), dg.RunRequest)
     resident.dispose()
@@ -80,7 +80,7 @@ def test_no_run_is_requested_while_one_is_queued_or_running(
     add(engine, "a")
     run = instance.create_run_for_job(relay_outbox_job, status=dg.DagsterRunStatus.STARTED)
     try:
-        assert look(instance, resources) == f"Run {run.run_id} is at it."
+        assert look(instance, resources) == f"Run {run.run_id} is delivering."
     finally:
         instance.delete_run(run.run_id)
 

@@ -30,7 +30,8 @@ from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.jobs.firings import Firing, record, window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import standing
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import expire_reservations
 
 TICK = instant("2026-06-01T02:30")
 MISSED = "WindowMissed close_events"
@@ -141,7 +142,7 @@ def test_after_days_without_a_daemon_each_missed_window_is_told_once_and_the_one
     with engine.connect() as connection:
         assert ("close_events", 3) in [(one.subject, one.occurrences) for one in standing(connection)]
     fire(engine, "close_events", TICK + timedelta(days=4))
-    assert watch.look("alerts_watch", up_again) == "Over: WindowMissed close_events. Told again: 0."
+    assert watch.look("alerts_watch", up_again) == "Over: WindowMissed close_events. Repeated: 0."
 
 
 def test_the_settlements_window_is_missed_when_a_month_was_due_and_nobody_took_it_on(

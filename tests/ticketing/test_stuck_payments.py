@@ -11,7 +11,8 @@ from tests.support.rows import add_event, add_movement, add_organization, add_re
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
+from ticketflow_orch.ticketing.reservations import expire_reservations
 from ticketflow_orch.ticketing.stuck_payments import confirm, expire, stuck_payments
 
 NOW = instant("2026-06-02T04:30")

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import dagster as dg
-from dagster._core.scheduler.instigation import (
+
+from schedules import SCHEDULES
+from sensors import SENSORS
+from sensors.missed_windows import ticks
+from ticketflow_orch.dagster_host.dagster_internals import (
     InstigatorState,
     InstigatorTick,
     ScheduleInstigatorData,
     SensorInstigatorData,
     TickStatus,
 )
-
-from schedules import SCHEDULES
-from sensors import SENSORS
-from sensors.missed_windows import ticks
 
 _SWITCH_ON = "switch it on in the UI, under Automation"
 _CODE_SERVER = (

@@ -231,8 +231,9 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
 
 
 def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Settings) -> Iterator[str]:
-    from sensors.missed_windows import PATIENCE, windows
+    from sensors.missed_windows import windows
     from ticketflow_orch import clock
+    from ticketflow_orch.jobs.intervals import LATEST_REQUEST
     from ticketflow_orch.jobs.missed import first_firing, without_firing
 
     now = clock.now(settings.fixed_clock)
@@ -240,7 +241,7 @@ def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Setting
         known_since = first_firing(connection)
         if known_since is None:
             return
-        expected = windows(connection, instance, max(known_since, now - _WINDOWS_WITHIN), now - PATIENCE)
+        expected = windows(connection, instance, max(known_since, now - _WINDOWS_WITHIN), now - LATEST_REQUEST)
         missed = without_firing(connection, expected)
     for window in missed:
         which = f"{window.scheduled_for.isoformat(timespec='seconds')} {window.partition or ''}".strip()
@@ -265,9 +266,10 @@ def _failed_runs(engine: Engine, instance: DagsterInstance) -> Iterator[str]:
 
     from schedules import ALWAYS_REQUESTING
     from sensors.failed_runs import standing_failures
+    from ticketflow_orch.jobs.intervals import job_of
     from ticketflow_orch.jobs.unfinished import unfinished_windows
 
-    daily = [schedule.job_name.removesuffix("_job") for schedule in ALWAYS_REQUESTING]
+    daily = [job_of(schedule.job_name) for schedule in ALWAYS_REQUESTING]
     with engine.connect() as connection:
         unfinished = unfinished_windows(connection, daily)
     failed = {one.run_id: one for one in standing_failures(instance, datetime.now(UTC) - _WINDOWS_WITHIN)}

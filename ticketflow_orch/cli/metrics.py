@@ -45,13 +45,13 @@ def _write(said: Settings, textfile: Path | None) -> None:
 
     from ticketflow_orch.formatting.output_files import ordinary_file
     from ticketflow_orch.monitoring.deadlines import NoAnswerError, answer_within
-    from ticketflow_orch.monitoring.metrics import LONGEST, Told, families, is_up
+    from ticketflow_orch.monitoring.metrics import LONGEST, Known, families, is_up
 
     target = None if textfile is None else ordinary_file(textfile)
 
-    def write(told: Told) -> None:
+    def write(known: Known) -> None:
         registry = CollectorRegistry()
-        registry.register(told)
+        registry.register(known)
         try:
             if target is None:
                 typer.echo(generate_latest(registry).decode("utf-8"), nl=False)
@@ -63,15 +63,15 @@ def _write(said: Settings, textfile: Path | None) -> None:
     try:
         situation = answer_within(LONGEST, lambda: _read(said))
     except NoAnswerError:
-        write(Told([is_up(answers=False)]))
+        write(Known([is_up(answers=False)]))
         typer.echo(f"error: The database did not answer within {LONGEST:.0f} s; `ticketflow health` asks on.", err=True)
         raise typer.Exit(1) from None
     except Exception:
         # A file that stays as it was would go on saying that all is well.
         if target is not None:
-            write(Told([is_up(answers=False)]))
+            write(Known([is_up(answers=False)]))
         raise
-    write(Told(list(families(situation))))
+    write(Known(list(families(situation))))
 
 
 def _read(said: Settings) -> Situation:

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import dagster as dg
-from dagster._core.instance.ref import InstanceRef
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from sqlalchemy import Engine
 
 from assets.partitions import months as partitions
 from ticketflow_orch import clock
 from ticketflow_orch.cli.terminal import console
+from ticketflow_orch.dagster_host.dagster_internals import NO_COMPUTE_LOGS, InstanceRef
 from ticketflow_orch.definitions import defs
 from ticketflow_orch.errors import InterruptedRunError, InvalidInput
+from ticketflow_orch.jobs.firings import PARTITION_RANGE
+from ticketflow_orch.jobs.intervals import CLOSE_BOOKS, MONTHLY_SETTLEMENT, PAYOUTS, STATEMENTS
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods import zones
 from ticketflow_orch.settings import settings
@@ -28,10 +29,10 @@ from ticketflow_orch.settlement.passes import latest_progress
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-JOB = "monthly_settlement_job"
-CLOSING_JOB = "close_books_job"
-PAYOUTS_JOB = "payouts_job"
-STATEMENTS_JOB = "statements_job"
+JOB = MONTHLY_SETTLEMENT.dagster_name
+CLOSING_JOB = CLOSE_BOOKS.dagster_name
+PAYOUTS_JOB = PAYOUTS.dagster_name
+STATEMENTS_JOB = STATEMENTS.dagster_name
 # Dagster's own log goes to the instance, where the UI shows it; on the terminal only what went wrong matters.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
 _SECONDS_BETWEEN_LOOKS = 0.3
@@ -86,7 +87,7 @@ def run_span(job: str, months: Sequence[Month], tags: dict[str, str]) -> SpanRun
         InterruptedRunError: Ctrl-C; the run is marked as failed.
     """
     _require_partitions(months)
-    span = {ASSET_PARTITION_RANGE_START_TAG: str(months[0]), ASSET_PARTITION_RANGE_END_TAG: str(months[-1])}
+    span = dict(zip(PARTITION_RANGE, (str(months[0]), str(months[-1])), strict=True))
     with _instance() as instance:
         result = defs.resolve_job_def(job).execute_in_process(
             instance=instance, run_config=_QUIET, tags=tags | span, raise_on_error=False
@@ -180,10 +181,8 @@ def _instance() -> Iterator[dg.DagsterInstance]:
     The processes that capture would print tracebacks of their own on Ctrl-C.
     """
     overrides = {
-        "compute_logs": {
-            "module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager", "config": {},
-        }
-    }  # fmt: skip
+        "compute_logs": {**NO_COMPUTE_LOGS, "config": {}},
+    }
     reference = InstanceRef.from_dir(os.environ["DAGSTER_HOME"], overrides=overrides)
     with dg.DagsterInstance.from_ref(reference) as instance:
         yield instance

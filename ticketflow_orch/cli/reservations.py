@@ -79,7 +79,7 @@ def unticketed(*, as_json: AsJson = False) -> None:
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
     from ticketflow_orch.formatting.money import written_out
-    from ticketflow_orch.ticketing.lifecycle import money_without_ticket
+    from ticketflow_orch.ticketing.captures import money_without_ticket
 
     with database("reservations") as engine, engine.connect() as connection:
         found = money_without_ticket(connection, _MOST)

@@ -130,14 +130,15 @@ def _open(
 def _keep_code_loaded(code_server: Child, code: Path, ending: threading.Event) -> None:
     """Start the process anew that holds the code, where it has ended: the code server, its parent, does not."""
     import psutil
-    from dagster._grpc.client import DagsterGrpcClient
+
+    from ticketflow_orch.dagster_host.dagster_internals import code_server as served_at
 
     while not ending.wait(_BETWEEN_LOOKS):
         # Whatever goes wrong, as where the code cannot be loaded, may be right at the next look.
         with suppress(Exception):
             children = psutil.Process(code_server.process.pid).children()
             if not any("grpc" in child.cmdline() for child in children if child.status() != psutil.STATUS_ZOMBIE):
-                DagsterGrpcClient(socket=str(code)).reload_code(timeout=round(_LONGEST_START))
+                served_at(str(code)).reload_code(timeout=round(_LONGEST_START))
 
 
 class _ProcessError(Exception):

@@ -29,19 +29,19 @@ def expire(*, dry_run: DryRun = False) -> None:
     from dataclasses import asdict
 
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.ticketing import lifecycle
+    from ticketflow_orch.ticketing import reservations
 
     with database("work expire") as engine:
         rules = _rules()
         if dry_run:
-            would = lifecycle.would_expire(engine, rules)
+            would = reservations.would_expire(engine, rules)
             typer.echo(
                 f"{counted(would.reservations, 'reservation')} would be expired, "
                 f"{counted(would.stuck, 'payment')} reported as stuck."
             )
             _name(would.first)
             return
-        _do(engine, "expire_reservations", lambda: asdict(lifecycle.expire_reservations(engine, rules)))
+        _do(engine, "expire_reservations", lambda: asdict(reservations.expire_reservations(engine, rules)))
 
 
 @app.command("close")
@@ -50,19 +50,19 @@ def close(*, dry_run: DryRun = False) -> None:
     from dataclasses import asdict
 
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.ticketing import lifecycle
+    from ticketflow_orch.ticketing import events
 
     with database("work close") as engine:
         rules = _rules()
         if dry_run:
-            would = lifecycle.would_close(engine, rules)
+            would = events.would_close(engine, rules)
             typer.echo(
                 f"{counted(would.events, 'event')} would be closed, and "
                 f"{counted(would.reservations, 'reservation')} of theirs expired."
             )
             _name(would.first)
             return
-        _do(engine, "close_events", lambda: asdict(lifecycle.close_events(engine, rules)))
+        _do(engine, "close_events", lambda: asdict(events.close_events(engine, rules)))
 
 
 @app.command("remind")

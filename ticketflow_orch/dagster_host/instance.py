@@ -1,4 +1,7 @@
-"""The Dagster instance: from nothing to a home, a storage and pool limits, as often as anybody asks."""
+"""The Dagster instance: from nothing to a home, a storage and pool limits, as often as anybody asks.
+
+The databases that it lies on are started by `local.databases`; its own storage class is in `storage`.
+"""
 
 from __future__ import annotations
 
@@ -11,33 +14,24 @@ from pathlib import Path
 
 from alembic.util.exc import CommandError
 from dagster import DagsterInstance
-from dagster._core.instance import InstanceRef
 
+from ticketflow_orch.dagster_host.dagster_internals import InstanceRef
 from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher
 from ticketflow_orch.db.advisory_locks import one_at_a_time
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.installation import Installation, require_agreement
 from ticketflow_orch.db.migrate import migrate, require_current_schema
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 from ticketflow_orch.installation.agreed_routes import adopt_routes
 from ticketflow_orch.installation.deciding import adopt
+from ticketflow_orch.jobs import intervals
 from ticketflow_orch.local.account import account
 from ticketflow_orch.local.databases import Databases, serving
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settings import settings as current_settings
 
-# Every pool that an asset or op of the code location names; a test holds the two together.
-POOLS: tuple[str, ...] = (
-    "settlement",
-    "close_events",
-    "expire_reservations",
-    "send_reminders",
-    "housekeeping",
-    "books",
-    "payouts",
-    "statements",
-    "relay_outbox",
-)
+# Those of all jobs.
+POOLS = intervals.POOLS
 # Any constant serves, as long as every version of this project takes the same.
 _TURN = 6_240_173
 _LONGEST_WAIT = 10 * 60.0
@@ -77,7 +71,7 @@ def running(
     The stop is in order if that takes no longer than `patience` seconds.
 
     Raises:
-        InvalidInput: as `bootstrap` does, or a database cannot be reached.
+        TicketflowError: as `bootstrap` does, or a database cannot be reached.
     """
     with serving(settings, patience, create=asked.own_server) as databases:
         yield bootstrap(settings, databases, pools, asked=asked)
@@ -97,8 +91,8 @@ def bootstrap(
     database has decided. The databases of a server of one's own are prepared only when that was asked for.
 
     Raises:
-        InvalidInput: a schema is ahead of this code, or behind it on a server of one's own; the settings and the
-            database disagree; or another bootstrap does not come to its end.
+        PreconditionFailed: a schema or Dagster's storage is ahead of this code, or behind it on a server of one's own.
+        TicketflowError: the settings and the database disagree, or another bootstrap does not end.
     """
     prepares = databases.embedded is not None or asked.own_server
     migrated = prepares and migrate(databases.ticketflow)
@@ -205,7 +199,9 @@ def _installed(settings: Settings, databases: Databases, asked: Preparing | None
 def _require_storage(settings: Settings, databases: Databases) -> None:
     with untouched(dagster_home(settings), databases) as instance:
         if not storage_is_current(instance):
-            raise InvalidInput("Dagster's storage is not that of the installed Dagster; run `ticketflow migrate`.")
+            raise PreconditionFailed(
+                "Dagster's storage is not that of the installed Dagster; run `ticketflow migrate`."
+            )
 
 
 def _limit_pools(instance: DagsterInstance, pools: Iterable[str]) -> None:
@@ -220,7 +216,7 @@ def _upgrade_storage(instance: DagsterInstance) -> None:
     try:
         instance.upgrade()
     except CommandError:
-        raise InvalidInput(
+        raise PreconditionFailed(
             "Dagster's storage is ahead of the installed Dagster; upgrade ticketflow-orch to the version that used it."
         ) from None
 

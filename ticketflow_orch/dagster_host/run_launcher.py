@@ -21,13 +21,21 @@ from pathlib import Path
 from typing import Any, Self
 
 from dagster import DagsterInstance, DagsterRun, DagsterRunStatus, RunsFilter
-from dagster._core.events import JobFailureData, RunFailureReason
-from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, RunLauncher, WorkerStatus
-from dagster._core.origin import JobPythonOrigin, get_python_environment_entry_point
-from dagster._core.storage.tags import MAX_RUNTIME_SECONDS_TAG
-from dagster._grpc.types import ExecuteRunArgs
-from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_value
 
+from ticketflow_orch.dagster_host.dagster_internals import (
+    CheckRunHealthResult,
+    ConfigurableClass,
+    ConfigurableClassData,
+    ExecuteRunArgs,
+    JobFailureData,
+    JobPythonOrigin,
+    LaunchRunContext,
+    RunFailureReason,
+    RunLauncher,
+    WorkerStatus,
+    get_python_environment_entry_point,
+    serialize_value,
+)
 from ticketflow_orch.dagster_host.run_workers import (
     LOG_VARIABLE,
     WORKER_TAG,
@@ -36,6 +44,7 @@ from ticketflow_orch.dagster_host.run_workers import (
     WorkerLogs,
     is_held,
 )
+from ticketflow_orch.jobs.firings import MAX_RUNTIME
 from ticketflow_orch.local.process_identity import Life
 
 # Seconds. What a worker gets to end in order, once it was asked to or its run has ended without it.
@@ -244,7 +253,7 @@ class ProcessRunLauncher(RunLauncher[DagsterInstance], ConfigurableClass):
             return False
         longest = float(self._instance.run_monitoring_max_runtime_seconds)
         with suppress(ValueError):
-            longest = float(run.tags.get(MAX_RUNTIME_SECONDS_TAG, longest))
+            longest = float(run.tags.get(MAX_RUNTIME, longest))
         return 0 < longest < time.time() - record.start_time
 
     def _start_watching(self) -> None:

@@ -18,7 +18,6 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from dagster import DagsterEventType
-from dagster._core.storage.sql import create_engine
 from dagster_postgres import (
     DagsterPostgresStorage,
     PostgresEventLogStorage,
@@ -34,6 +33,7 @@ from dagster_postgres.utils import (
 from sqlalchemy import event
 
 from ticketflow_orch.dagster_host.daemons import BETWEEN_MARKS, leave_mark
+from ticketflow_orch.dagster_host.dagster_internals import create_engine
 from ticketflow_orch.dagster_host.run_workers import LOG_VARIABLE, WORKER_TAG, RunWorker
 from ticketflow_orch.local.process_identity import ProcessIdentity
 
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from dagster import DagsterEvent
-    from dagster._daemon.types import DaemonHeartbeat
-    from dagster._serdes import ConfigurableClassData
     from sqlalchemy import Connection, Engine
+
+    from ticketflow_orch.dagster_host.dagster_internals import ConfigurableClassData, DaemonHeartbeat
 
 
 class PooledPostgresStorage(DagsterPostgresStorage):

@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from ticketflow_orch.outbox.alerts import alert_once
-
-if TYPE_CHECKING:
-    from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.outbox.alerts import Alert, alert_once
 
 # A run is requested for the sake of a row that is left out no more often than this; whatever run comes tries it.
 TRIED_EVERY = timedelta(minutes=15)
@@ -36,6 +34,36 @@ class LeftOutRow:
     more: int
 
 
+@dataclass(frozen=True, slots=True)
+class JobMemory:
+    """What `job` remembers at `now` (business time, aware) of the rows that it leaves out, and alerts of them.
+
+    A `batches.Memory`. `scope`: what their keys begin with, where the job has several works.
+    """
+
+    job: str
+    now: datetime
+    scope: str = ""
+
+    def known(self, connection: Connection) -> list[int]:
+        """The ids of the rows that were left out before; those that were tried least lately first."""
+        return [int(key) for key in known(connection, self.job, self.scope)]
+
+    def note(self, connection: Connection, row: BadRow, *, at_once: bool) -> None:
+        """As the function `note`, under the scope's key."""
+        note(connection, self.job, row, self.now, key=f"{self.scope}{row.id}", at_once=at_once)
+
+    def end(self, connection: Connection, rows: Sequence[int]) -> None:
+        """The breaks of these rows are over."""
+        end(connection, self.job, [f"{self.scope}{row}" for row in rows])
+
+
+def alert_of(job: str, row: BadRow) -> Alert:
+    """What operators learn of a row that the runs of `job` leave out."""
+    said = {"job": job, "row": row.called, "error": row.error}
+    return Alert("RowLeftOut", f"{job} {row.called}", said, subject=job, recurs=True)
+
+
 def note(
     connection: Connection, job: str, row: BadRow, now: datetime, *, key: str | None = None, at_once: bool = True
 ) -> None:
@@ -48,7 +76,7 @@ def note(
     to_alert = {"job": job, "key": key, "at_once": at_once, "most": ALERTED}
     if connection.exec_driver_sql(_TO_ALERT, to_alert).rowcount == 0:
         return
-    alert = row.alert(job)
+    alert = alert_of(job, row)
     # Each break has a name of its own, and the first one the same after a restore.
     breaks = connection.exec_driver_sql(_BREAKS, {"kind": alert.kind, "key": alert.key}).scalar_one()
     alert_once(connection, replace(alert, key=f"{alert.key} #{breaks + 1}") if breaks else alert, now)
@@ -71,34 +99,22 @@ def end_others(connection: Connection, job: str, still: Sequence[BadRow], scope:
 
 def left_out(connection: Connection, most: int = 20) -> tuple[LeftOutRow, ...]:
     """The first `most` rows that each job leaves out, the oldest break first."""
-    return tuple(LeftOutRow(*row) for row in connection.exec_driver_sql(_LEFT_OUT, {"most": most}))
+    return tuple(LeftOutRow(**row._mapping) for row in connection.exec_driver_sql(_LEFT_OUT, {"most": most}))
 
 
 def is_left_out(job: str, key: str) -> str:
-    """SQL: whether `job` leaves out the row whose id the SQL `key` says."""
-    return f"EXISTS (SELECT FROM bad_row WHERE job = '{job}' AND row_key = CAST({key} AS text))"
+    """SQL: whether `job` leaves out the row whose id the SQL `key` says; a probe of the primary key."""
+    return sql(__file__, "is_left_out", job=job, key=key)
 
 
 def any_to_try(job: str) -> str:
-    """SQL: whether `job` leaves out a row that it has not tried since `:tried_before`."""
-    return f"EXISTS (SELECT FROM bad_row WHERE job = '{job}' AND tried_at <= %(tried_before)s::timestamptz)"
+    """SQL: whether `job` leaves out a row that it has not tried since the bind `tried_before` (an instant)."""
+    return sql(__file__, "any_to_try", job=job)
 
 
-_NOTE = """
-    INSERT INTO bad_row (job, row_key, name, error, since, tried_at)
-    VALUES (%(job)s, %(key)s, %(name)s, %(error)s, %(now)s::timestamptz, %(now)s::timestamptz)
-    ON CONFLICT (job, row_key) DO UPDATE
-        SET name = excluded.name, error = excluded.error, tried_at = excluded.tried_at
-"""
+_NOTE = sql(__file__, "note")
 
-_TO_ALERT = """
-    UPDATE bad_row SET alerted_at = clock_timestamp()
-    WHERE job = %(job)s AND row_key = %(key)s AND alerted_at IS NULL
-        AND (%(at_once)s::boolean OR tried_at <> since)
-        AND (
-            SELECT count(*) FROM bad_row AS other WHERE other.job = %(job)s AND other.alerted_at IS NOT NULL
-        ) < %(most)s
-"""
+_TO_ALERT = sql(__file__, "to_alert")
 
 _BREAKS = "SELECT count(*) FROM alert WHERE kind = %(kind)s AND (key = %(key)s OR starts_with(key, %(key)s || ' #'))"
 
@@ -114,12 +130,4 @@ _END_OTHERS = """
     WHERE job = %(job)s AND starts_with(row_key, %(scope)s) AND row_key <> ALL (%(keys)s::text[])
 """
 
-_LEFT_OUT = """
-    SELECT job, name, error, since, total - %(most)s::bigint AS more FROM (
-        SELECT job, name, error, since, count(*) OVER (PARTITION BY job) AS total,
-            row_number() OVER (PARTITION BY job ORDER BY since, name) AS place
-        FROM bad_row
-    ) AS numbered
-    WHERE place <= %(most)s::bigint
-    ORDER BY job, place
-"""
+_LEFT_OUT = sql(__file__, "left_out")

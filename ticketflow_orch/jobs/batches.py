@@ -1,5 +1,7 @@
 """Work on many rows in chunks: locked in key order, a transaction each, a bad row set aside instead of stopping all.
 
+What is remembered of a bad row, and who is alerted, is decided by the caller's `Memory`, such as that of `bad_rows`.
+
 A chunk takes two steps in one transaction, because the second must look with fresh eyes: what committed while the first
 waited for a row's lock is not in the first's snapshot.
 """
@@ -8,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
@@ -19,8 +20,6 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import in_words, is_locked, is_one_row_s
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.formatting.counts import counted
-from ticketflow_orch.jobs import bad_rows
-from ticketflow_orch.outbox.alerts import Alert
 
 # As many bad rows are found one by one and named at most, where all are counted.
 NAMED = 100
@@ -85,15 +84,23 @@ class BadRow:
     error: str
     name: str | None = None
 
-    def alert(self, job: str) -> Alert:
-        """What operators learn of a row that the runs of `job` leave out."""
-        told = {"job": job, "row": self.called, "error": self.error}
-        return Alert("RowLeftOut", f"{job} {self.called}", told, subject=job, recurs=True)
-
     @property
     def called(self) -> int | str:
         """What people know it by."""
         return self.id if self.name is None else self.name
+
+
+class Memory(Protocol):
+    """What is remembered of the rows that a work leaves out, from one run to the next."""
+
+    def known(self, connection: Connection) -> list[int]:
+        """The ids of the rows that were left out before; those that were tried least lately first."""
+
+    def note(self, connection: Connection, row: BadRow, *, at_once: bool) -> None:
+        """Remember `row`, which was left out now. `at_once`: somebody is to know of it the first time already."""
+
+    def end(self, connection: Connection, rows: Sequence[int]) -> None:
+        """Forget `rows`: they are done, or not due any more."""
 
 
 def named(rows: Sequence[BadRow]) -> str:
@@ -104,7 +111,7 @@ def named(rows: Sequence[BadRow]) -> str:
 
 @dataclass
 class _Attempt(Generic[Effect]):
-    """A chunk in hand: which rows it looks for, which it found, and what it did to them, if it came to that."""
+    """A chunk being done: which rows it looks for, which it found, and what it did to them, if it came to that."""
 
     wanted: Wanted
     taken: Taken = Taken((), None)
@@ -117,7 +124,7 @@ class _Attempt(Generic[Effect]):
             self.taken, self.wanted = taken, replace(self.wanted, only=taken.ids or self.wanted.only)
 
     def end(self, effects: list[Effect]) -> None:
-        """Nothing but the COMMIT is left; another attempt waits for its end, where the server is still at it."""
+        """Nothing but the COMMIT is left; another attempt waits for its end, where the server is still busy with it."""
         self.effects, self.wanted = effects, replace(self.wanted, waiting=True)
 
 
@@ -125,14 +132,13 @@ class _Attempt(Generic[Effect]):
 class ChunkedWork(Generic[Effect]):
     """All that is due, `size` rows a transaction: `take` locks rows behind a place in their order, `apply` does them.
 
-    A chunk is tried again while the database is away. Whether one whose COMMIT had no answer was committed, its rows
-    tell: those that are done are not due any more.
+    A chunk is tried again while the database is away. Whether one whose COMMIT had no answer was committed shows in
+    its rows: those that are done are not due any more.
 
-    A chunk that fails is halved down to the rows that make it fail: they are `bad`. With a `job` they are remembered
-    and alerted at `now`, left out of its later runs' chunks, and tried by them alone; so one run finds up to NAMED of
-    them, and the next one goes on. `scope`: what their keys begin with, where the job has several such works. `name`:
-    the query for what the row with an `:id` is called outside. `alone`: what else can be done with a row that `apply`
-    fails on.
+    A chunk that fails is halved down to the rows that make it fail: they are `bad`. With a `memory` they are
+    remembered, left out of the chunks of later runs, and tried after those; so one run finds up to NAMED of them, and
+    the next one goes on. `name`: the query for what the row with an `id` is called outside. `alone`: what else can be
+    done with a row that `apply` fails on.
     """
 
     engine: Engine
@@ -141,9 +147,7 @@ class ChunkedWork(Generic[Effect]):
     size: int
     bad: list[BadRow] = field(default_factory=list)
     name: str | None = None
-    job: str | None = None
-    scope: str = ""
-    now: datetime | None = None
+    memory: Memory | None = None
     alone: Callable[[Connection, int], Effect] | None = None
     _known: list[int] | None = None
     _most: int = NAMED
@@ -181,9 +185,8 @@ class ChunkedWork(Generic[Effect]):
     def _remembered(self) -> list[int]:
         if self._known is None:
             self._known = []
-            if self.job is not None:
-                with self.engine.connect() as connection:
-                    self._known = [int(key) for key in bad_rows.known(connection, self.job, self.scope)]
+            if self.memory is not None:
+                self._known = self._read(self.memory.known)
         found = {row.id for row in self.bad}
         return [*self._known, *(row for row in found if isinstance(row, int) and row not in self._known)]
 
@@ -197,17 +200,17 @@ class ChunkedWork(Generic[Effect]):
 
     def _again(self, known: Sequence[int]) -> Iterator[Effect]:
         """Try rows that were left out before; the breaks of those that are done, or not due any more, are over."""
-        if not known or self.job is None:
+        memory = self.memory
+        if not known or memory is None:
             return
-        with self.engine.connect() as connection:
-            due = set(self.take(connection, Wanted(len(known), only=known, looking=True)).ids)
+        looked = self._read(lambda connection: self.take(connection, Wanted(len(known), only=known, looking=True)))
+        due = set(looked.ids)
         self._most += len(self.bad)
         taken, effects = self._chunk(Wanted(len(known), only=known), _LESS_PATIENCE)
         yield from effects
         failed = {row.id for row in self.bad}
         over = [row for row in known if row not in failed and (row in taken.ids or row not in due)]
-        with transaction(self.engine) as connection:
-            bad_rows.end(connection, self.job, [self._key(row) for row in over])
+        self._write(lambda connection: memory.end(connection, over))
 
     def _chunk(
         self, wanted: Wanted, patience: float, patience_to_take: float | None = None
@@ -268,27 +271,31 @@ class ChunkedWork(Generic[Effect]):
             return alone(connection, row)
 
     def _set_aside(self, row: int, error: Exception) -> None:
-        bad = BadRow(row, in_words(error), retried(self.engine, lambda: self._name_of(row)))
+        bad, memory = BadRow(row, in_words(error), self._name_of(row)), self.memory
         self.bad.append(bad)
-        job, now = self.job, self.now
-        if job is None or now is None:
-            return
-
-        def note() -> None:
-            with transaction(self.engine) as connection:
-                # Who holds a lock for a moment is nobody to be alerted of.
-                bad_rows.note(connection, job, bad, now, key=self._key(row), at_once=not is_held(error))
-
-        retried(self.engine, note)
-
-    def _key(self, row: int) -> str:
-        return f"{self.scope}{row}"
+        if memory is not None:
+            # A lock that another session holds for a moment is no reason to alert anybody at once.
+            self._write(lambda connection: memory.note(connection, bad, at_once=not is_held(error)))
 
     def _name_of(self, row: int) -> str | None:
-        if self.name is None:
+        query = self.name
+        if query is None:
             return None
-        with self.engine.connect() as connection:
-            return connection.exec_driver_sql(self.name, {"id": row}).scalar_one_or_none()
+        return self._read(lambda connection: connection.exec_driver_sql(query, {"id": row}).scalar_one_or_none())
+
+    def _read(self, question: Callable[[Connection], Result]) -> Result:
+        def read() -> Result:
+            with self.engine.connect() as connection:
+                return question(connection)
+
+        return retried(self.engine, read)
+
+    def _write(self, step: Callable[[Connection], None]) -> None:
+        def write() -> None:
+            with transaction(self.engine) as connection:
+                step(connection)
+
+        retried(self.engine, write)
 
 
 def is_held(error: Exception) -> bool:

@@ -1,7 +1,7 @@
 """Claims: a piece of work under a key is done once, by one worker at a time, whoever starts it and however often.
 
 The claim's row decides, by the database's clock. `attempt` is the fence: a worker that was overtaken while it slept
-can no longer finish, however sure it is that it still holds the claim.
+can no longer finish, however sure it is that it still holds the claim. What a start does with a claim is in `run_once`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import transaction
@@ -25,8 +26,16 @@ from ticketflow_orch.local.account import owner_name
 from ticketflow_orch.outbox.alerts import Alert
 
 LEASE = 60.0
-# In seconds, after a beat that failed: whoever finds the lease over may take the claim.
+# In seconds, after a beat that failed: anyone who finds the lease over may take the claim.
 _NEXT_BEAT = 1.0
+
+
+class ClaimState(StrEnum):
+    """What has become of a claim; the words of `job_execution.state`."""
+
+    PROCESSING = "PROCESSING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
 
 
 class OvertakenError(RuntimeError):
@@ -52,7 +61,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else is working; `owner` says who, `lease_until` (UTC) until when at least.
+    """Another worker holds the claim; `owner` says who, `lease_until` (UTC) until when at least.
 
     `remaining`: the seconds until then by the database's clock.
     """
@@ -68,7 +77,7 @@ class Execution:
 
     job: str
     key: str
-    state: str
+    state: ClaimState
     attempt: int
     owner: str
     heartbeat_at: datetime
@@ -77,8 +86,8 @@ class Execution:
     @property
     def alert(self) -> Alert:
         """What operators learn of a claim that was found stale."""
-        told = {"job": self.job, "key": self.key, "attempt": self.attempt, "owner": self.owner}
-        return Alert("StaleClaim", f"{self.job} {self.key} attempt {self.attempt}", told, subject=self.job)
+        said = {"job": self.job, "key": self.key, "attempt": self.attempt, "owner": self.owner}
+        return Alert("StaleClaim", f"{self.job} {self.key} attempt {self.attempt}", said, subject=self.job)
 
 
 def claim(engine: Engine, job: str, key: str, lease: float = LEASE) -> Claim | Done | Busy:
@@ -106,11 +115,11 @@ def _claim(engine: Engine, job: str, key: str, lease: float, *, again: bool) -> 
         # In a statement of its own: the one above does not see what it had to wait for.
         with engine.connect() as connection:
             row = connection.exec_driver_sql(_LOOK, parameters).one_or_none()
-        if row is not None and row.state == "COMPLETED":
+        if row is not None and row.state == ClaimState.COMPLETED:
             return Done(row.result or {})
-        if again and row is not None and row.state == "PROCESSING" and row.owner == owner_name():
+        if again and row is not None and row.state == ClaimState.PROCESSING and row.owner == owner_name():
             return Claim(job, key, row.attempt, lease)
-        if row is not None and row.state == "PROCESSING" and row.held:
+        if row is not None and row.state == ClaimState.PROCESSING and row.held:
             return Busy(row.owner, row.lease_until, row.remaining)
 
 
@@ -120,7 +129,7 @@ def finish(connection: Connection, held: Claim, result: Mapping[str, Any]) -> No
     Raises:
         OvertakenError: the claim is no longer ours; the transaction must not commit.
     """
-    _end(connection, held, "COMPLETED", result)
+    _end(connection, held, ClaimState.COMPLETED, result)
 
 
 def finish_late(connection: Connection, held: Claim, result: Mapping[str, Any]) -> Claim:
@@ -146,7 +155,7 @@ def fail(connection: Connection, held: Claim, error: str) -> None:
     Raises:
         OvertakenError: the claim is no longer ours.
     """
-    _end(connection, held, "FAILED", {"error": error})
+    _end(connection, held, ClaimState.FAILED, {"error": error})
 
 
 @contextmanager
@@ -179,21 +188,22 @@ def heartbeat(engine: Engine, held: Claim) -> Iterator[threading.Event]:
 
 def stale_claims(connection: Connection) -> tuple[Execution, ...]:
     """Claims whose holder let the lease end without finishing."""
-    return tuple(Execution(*row) for row in connection.exec_driver_sql(_STALE))
+    return tuple(_execution(row) for row in connection.exec_driver_sql(_STALE))
 
 
 def sweep(connection: Connection) -> tuple[Execution, ...]:
-    """Fail the stale claims, so that each is found by one sweep only; whoever still believes in one is fenced off."""
-    return tuple(Execution(*row) for row in connection.exec_driver_sql(_SWEEP))
+    """Fail the stale claims, so that each is found by one sweep only; a holder that still works is fenced off."""
+    return tuple(_execution(row) for row in connection.exec_driver_sql(_SWEEP))
 
 
 def executions(connection: Connection, job: str | None = None, limit: int = 50) -> tuple[Execution, ...]:
     """The last `limit` claims, of one job or of all, the newest first."""
-    return tuple(Execution(*row) for row in connection.exec_driver_sql(_LIST, {"job": job, "limit": limit}))
+    rows = connection.exec_driver_sql(_LIST, {"job": job, "limit": limit})
+    return tuple(_execution(row) for row in rows)
 
 
 def release(connection: Connection, job: str, key: str) -> None:
-    """Take a claim from its holder by hand: it becomes FAILED, and whoever held it is fenced off.
+    """Take a claim from its holder by hand: it becomes FAILED, and the holder is fenced off.
 
     Raises:
         InvalidInput: there is no such claim in PROCESSING.
@@ -204,8 +214,12 @@ def release(connection: Connection, job: str, key: str) -> None:
         )
 
 
-def _end(connection: Connection, held: Claim, state: str, result: Mapping[str, Any]) -> None:
-    values = _fence(held) | {"state": state, "result": json.dumps(result, default=str)}
+def _execution(row: Row[Any]) -> Execution:
+    return Execution(**{**row._mapping, "state": ClaimState(row.state)})
+
+
+def _end(connection: Connection, held: Claim, state: ClaimState, result: Mapping[str, Any]) -> None:
+    values = _fence(held) | {"state": state.value, "result": json.dumps(result, default=str)}
     if connection.exec_driver_sql(_END, values).rowcount == 0:
         raise OvertakenError(f"{held.job} {held.key}: attempt {held.attempt} was overtaken; it changes nothing")
 
@@ -214,51 +228,20 @@ def _fence(held: Claim) -> dict[str, Any]:
     return {"job": held.job, "key": held.key, "attempt": held.attempt, "lease": held.lease}
 
 
-_CLAIM = """
-    INSERT INTO job_execution AS held (job, idempotency_key, state, owner, lease_until)
-    VALUES (%(job)s, %(key)s, 'PROCESSING', %(owner)s, clock_timestamp() + make_interval(secs => %(lease)s))
-    ON CONFLICT (job, idempotency_key) DO UPDATE SET
-        state = 'PROCESSING', attempt = held.attempt + 1, owner = excluded.owner, heartbeat_at = clock_timestamp(),
-        lease_until = excluded.lease_until, started_at = clock_timestamp(), finished_at = NULL, result = NULL
-    WHERE held.state = 'FAILED' OR (held.state = 'PROCESSING' AND held.lease_until < clock_timestamp())
-    RETURNING attempt
-"""
+_CLAIM = sql(__file__, "claim")
 
-_LOOK = """
-    SELECT state, owner, attempt, lease_until, result, lease_until >= now.at AS held,
-        CAST(extract(epoch FROM lease_until - now.at) AS float) AS remaining
-    FROM (SELECT clock_timestamp() AS at) AS now, job_execution WHERE job = %(job)s AND idempotency_key = %(key)s
-"""
+_LOOK = sql(__file__, "look")
 
-_BEAT = """
-    UPDATE job_execution
-    SET heartbeat_at = clock_timestamp(), lease_until = clock_timestamp() + make_interval(secs => %(lease)s)
-    WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s AND state = 'PROCESSING'
-"""
+_BEAT = sql(__file__, "beat")
 
-_END = """
-    UPDATE job_execution SET state = %(state)s, result = %(result)s::jsonb, lease_until = NULL,
-        finished_at = clock_timestamp()
-    WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s
-        AND (state = 'PROCESSING' OR (state = 'COMPLETED' AND %(state)s = 'COMPLETED'))
-"""
+_END = sql(__file__, "end")
 
-# A sweep leaves the attempt as it was; who takes a claim, or releases it by hand, counts it up.
-_TAKE_BACK = """
-    UPDATE job_execution SET state = 'PROCESSING', attempt = attempt + 1, owner = %(owner)s, finished_at = NULL,
-        result = NULL, heartbeat_at = clock_timestamp(),
-        lease_until = clock_timestamp() + make_interval(secs => %(lease)s), started_at = clock_timestamp()
-    WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s AND state = 'FAILED'
-"""
+_TAKE_BACK = sql(__file__, "take_back")
 
-_IS_OURS = """
-    SELECT EXISTS (
-        SELECT FROM job_execution
-        WHERE job = %(job)s AND idempotency_key = %(key)s AND attempt = %(attempt)s::integer + 1
-            AND state = 'COMPLETED' AND owner = %(owner)s)
-"""
+_IS_OURS = sql(__file__, "is_ours")
 
-_COLUMNS = "job, idempotency_key, state, attempt, owner, heartbeat_at, lease_until"
+# Those of an `Execution`.
+_COLUMNS = "job, idempotency_key AS key, state, attempt, owner, heartbeat_at, lease_until"
 
 _STALE = sql(__file__, "stale", columns=_COLUMNS)
 
@@ -266,8 +249,4 @@ _SWEEP = sql(__file__, "sweep", columns=_COLUMNS)
 
 _LIST = sql(__file__, "list", columns=_COLUMNS)
 
-_RELEASE = """
-    UPDATE job_execution SET state = 'FAILED', attempt = attempt + 1, lease_until = NULL,
-        finished_at = clock_timestamp(), result = jsonb_build_object('error', 'released by hand')
-    WHERE job = %(job)s AND idempotency_key = %(key)s AND state = 'PROCESSING'
-"""
+_RELEASE = sql(__file__, "release")

@@ -1,7 +1,7 @@
-"""Firings: every start of scheduled work, written down first thing. The claim decides about the effect; this explains.
+"""Firings: every start of scheduled work, recorded first thing. The claim decides about the effect; this explains.
 
 A window that was started more than once, by other runs or by the same one again, is a duplicate; a retry of a run that
-failed is not.
+failed is not. Windows that were not started are in `missed`, those that were not completed in `unfinished`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from typing import Literal
 
 from sqlalchemy import Connection
@@ -21,12 +22,20 @@ from ticketflow_orch.outbox.alerts import Alert
 
 # Set by every schedule on the runs it requests: the tick's own tag is hidden. Retries and re-executions inherit it.
 SCHEDULED_FOR = "ticketflow/scheduled_for"
+# Dagster's own tags, which the business knows by their names alone.
 PARENT_RUN = "dagster/parent_run_id"
 ROOT_RUN = "dagster/root_run_id"
 PARTITION = "dagster/partition"
+MAX_RUNTIME = "dagster/max_runtime"
 PARTITION_RANGE = ("dagster/asset_partition_range_start", "dagster/asset_partition_range_end")
 
-Outcome = Literal["ACCEPTED", "DUPLICATE", "RETRY"]
+
+class Outcome(StrEnum):
+    """What a start is: the first of its window, another one, or the retry of a run that failed."""
+
+    ACCEPTED = "ACCEPTED"
+    DUPLICATE = "DUPLICATE"
+    RETRY = "RETRY"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +64,17 @@ def window_tags(tick: datetime) -> dict[str, str]:
 
 
 def scheduled_firing(job: str, run_id: str, tags: Mapping[str, str]) -> Firing | None:
-    """The firing that the tags of the run `run_id` tell of; None when no schedule asked for it.
+    """The firing of the run `run_id`, by its tags; None when no schedule asked for it.
 
     Raises:
         InvalidInput: the window's tag is not an instant; somebody has written it by hand.
     """
     if SCHEDULED_FOR not in tags:
         return None
-    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), _partition(tags))
+    return Firing(job, parse_instant(tags[SCHEDULED_FOR]), run_id, tags.get(PARENT_RUN), partition_in(tags))
 
 
-def _partition(tags: Mapping[str, str]) -> str | None:
+def partition_in(tags: Mapping[str, str]) -> str | None:
     """The partition that a run is for, or the first and the last of several."""
     first, last = (tags.get(name) for name in PARTITION_RANGE)
     return f"{first} to {last}" if first and last else tags.get(PARTITION)
@@ -91,7 +100,7 @@ class DuplicateWindow:
     def alert(self) -> Alert:
         """What operators learn of it."""
         window = self.scheduled_for.astimezone(UTC).isoformat(timespec="seconds")
-        told = {
+        said = {
             "job": self.job,
             "scheduled_for": window,
             "partition": self.partition,
@@ -99,34 +108,30 @@ class DuplicateWindow:
             "runs": list(self.runs),
             "hosts": list(self.hosts),
         }
-        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), told, subject=self.job)
+        return Alert("DuplicateFiring", f"{self.job} {window} {self.partition or ''}".strip(), said, subject=self.job)
 
 
 def record(connection: Connection, firing: Firing) -> Outcome:
-    """Write the firing down and tell what it is: the first of its window, a retry, or a duplicate.
+    """Record the firing and say what it is: the first of its window, a retry, or a duplicate.
 
-    Starts of one window are told apart one after the other: the window's claim row would be too late, it may not be
-    there yet, so a lock that lives as long as this transaction puts them in a row.
+    Starts of one window are recorded one after the other: the window's claim row would be too late, it may not be there
+    yet, so a lock that lives as long as this transaction puts them in a row.
     """
-    values = {
-        "job": firing.job,
-        "scheduled_for": firing.scheduled_for,
-        "partition": firing.partition,
-        "run_id": firing.run_id,
-        "parent_run_id": firing.parent_run_id,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-    }
     connection.exec_driver_sql(
         "SELECT pg_advisory_xact_lock(hashtextextended(%(window)s, 0))", {"window": f"{firing.job} {firing.key}"}
     )
-    outcome: Outcome = connection.exec_driver_sql(_RECORD, values).scalar_one()
-    return outcome
+    values = _of_this_process(firing) | {"parent_run_id": firing.parent_run_id}
+    return Outcome(connection.exec_driver_sql(_RECORD, values).scalar_one())
 
 
 def recorded_here(connection: Connection, firing: Firing) -> Outcome | None:
-    """What this process has found the firing to be, where an attempt to write it down was committed unnoticed."""
-    values = {
+    """What this process has found the firing to be, where an attempt to record it was committed unnoticed."""
+    outcome = connection.exec_driver_sql(_RECORDED, _of_this_process(firing)).scalar_one_or_none()
+    return None if outcome is None else Outcome(outcome)
+
+
+def _of_this_process(firing: Firing) -> dict[str, object]:
+    return {
         "job": firing.job,
         "scheduled_for": firing.scheduled_for,
         "partition": firing.partition,
@@ -134,8 +139,6 @@ def recorded_here(connection: Connection, firing: Firing) -> Outcome | None:
         "host": socket.gethostname(),
         "pid": os.getpid(),
     }
-    outcome: Outcome | None = connection.exec_driver_sql(_RECORDED, values).scalar_one_or_none()
-    return outcome
 
 
 def duplicate_windows(connection: Connection, within: timedelta = timedelta(days=7)) -> tuple[DuplicateWindow, ...]:
@@ -156,23 +159,6 @@ def duplicate_windows(connection: Connection, within: timedelta = timedelta(days
 
 _RECORD = sql(__file__, "record")
 
-_RECORDED = """
-    SELECT outcome FROM job_firing
-    WHERE job = %(job)s::text AND scheduled_for = %(scheduled_for)s::timestamptz
-        AND partition IS NOT DISTINCT FROM %(partition)s::text
-        AND run_id = %(run_id)s AND host = %(host)s AND pid = %(pid)s
-    ORDER BY fired_at DESC LIMIT 1
-"""
+_RECORDED = sql(__file__, "recorded")
 
-_DUPLICATES = """
-    WITH duplicated AS (
-        SELECT DISTINCT job, scheduled_for, partition FROM job_firing
-        WHERE outcome = 'DUPLICATE' AND fired_at >= clock_timestamp() - %(within)s::interval
-    )
-    SELECT job, scheduled_for, duplicated.partition, array_agg(DISTINCT run_id) AS runs,
-        array_agg(DISTINCT host) AS hosts
-    FROM duplicated JOIN job_firing USING (job, scheduled_for)
-    WHERE job_firing.partition IS NOT DISTINCT FROM duplicated.partition AND parent_run_id IS NULL
-    GROUP BY job, scheduled_for, duplicated.partition
-    ORDER BY scheduled_for, job
-"""
+_DUPLICATES = sql(__file__, "duplicates")

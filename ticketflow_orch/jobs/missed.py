@@ -1,16 +1,19 @@
 """Windows that should have started and did not, and work that waits longer than its schedule allows.
 
-Which windows there should be is for the caller to say; here they are held against the firings that are on record.
+Which windows there should be is for the caller to say; here they are compared with the firings on record. For how long
+work may wait is in `intervals`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection
 
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.jobs.intervals import ScheduledJob
 from ticketflow_orch.outbox.alerts import Alert
 
 
@@ -26,8 +29,8 @@ class Expected:
     def alert(self) -> Alert:
         """What operators learn when it was missed."""
         window = self.scheduled_for.astimezone(UTC).isoformat(timespec="seconds")
-        told = {"job": self.job, "scheduled_for": window, "partition": self.partition}
-        return Alert("WindowMissed", f"{self.job} {window} {self.partition or ''}".strip(), told, subject=self.job)
+        said = {"job": self.job, "scheduled_for": window, "partition": self.partition}
+        return Alert("WindowMissed", f"{self.job} {window} {self.partition or ''}".strip(), said, subject=self.job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,8 @@ class Overdue:
     def alert(self) -> Alert:
         """What operators learn of it."""
         since = self.since.astimezone(UTC).isoformat(timespec="seconds")
-        told = {"job": self.job, "due_since": since}
-        return Alert("WorkOverdue", f"{self.job} {since}", told, subject=self.job, recurs=True)
+        said = {"job": self.job, "due_since": since}
+        return Alert("WorkOverdue", f"{self.job} {since}", said, subject=self.job, recurs=True)
 
 
 def without_firing(connection: Connection, windows: Iterable[Expected]) -> tuple[Expected, ...]:
@@ -62,20 +65,11 @@ def first_firing(connection: Connection) -> datetime | None:
     return first
 
 
-def overdue(job: str, due_since: datetime | None, now: datetime, interval: timedelta) -> Overdue | None:
-    """The oldest due work of `job`, when three of its intervals have gone by without it."""
-    if due_since is None or now - due_since <= 3 * interval:
+def overdue(job: ScheduledJob, due_since: datetime | None, now: datetime) -> Overdue | None:
+    """The oldest due work of `job`, when it has waited for longer than it may."""
+    if due_since is None or now - due_since <= job.longest_due:
         return None
-    return Overdue(job, due_since)
+    return Overdue(job.name, due_since)
 
 
-_WITHOUT_FIRING = """
-    SELECT place FROM unnest(
-        %(jobs)s::text[], %(instants)s::timestamptz[], %(partitions)s::text[]
-    ) WITH ORDINALITY AS expected (job, scheduled_for, partition, place)
-    WHERE NOT EXISTS (
-        SELECT FROM job_firing
-        WHERE job_firing.job = expected.job AND job_firing.scheduled_for = expected.scheduled_for
-            AND job_firing.partition IS NOT DISTINCT FROM expected.partition)
-    ORDER BY place
-"""
+_WITHOUT_FIRING = sql(__file__, "without_firing")

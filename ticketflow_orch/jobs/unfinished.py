@@ -12,16 +12,15 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.jobs import intervals
 
-# Older ones are the business of whoever let them stand for so long.
+# Older ones are no news.
 WITHIN = timedelta(days=7)
-# Until then a run may still be about to claim its window.
-PATIENCE = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """The window `scheduled_for` of `job` that the run `run_id` did not complete; `error`: one line, if it left any."""
+    """The window `scheduled_for` of `job` that the run `run_id` did not complete; `error`: in one line, or None."""
 
     job: str
     scheduled_for: datetime
@@ -32,9 +31,11 @@ class Unfinished:
 def unfinished_windows(connection: Connection, jobs: Sequence[str]) -> tuple[Unfinished, ...]:
     """The windows of `jobs` that were started, and that nobody completes or has made up for; the oldest first.
 
-    One whose claim was left by a dead holder is a stale claim, and told as such.
+    One whose claim was left by a dead holder is a stale claim, and reported as such.
     """
-    rows = connection.exec_driver_sql(_UNFINISHED, {"jobs": list(jobs), "within": WITHIN, "patience": PATIENCE})
+    rows = connection.exec_driver_sql(
+        _UNFINISHED, {"jobs": list(jobs), "within": WITHIN, "patience": intervals.MAY_STILL_CLAIM}
+    )
     return tuple(Unfinished(row.job, row.scheduled_for, row.run_id, _first_line(row.error)) for row in rows)
 
 

@@ -1,4 +1,6 @@
 -- name: unfinished
+-- The last start of each window of these jobs lately (job_firing_fired_at_idx), whose claim failed or is not there, and
+-- after which no window of the job was completed (the primary key of job_execution).
 WITH started AS (
     SELECT DISTINCT ON (job, scheduled_for) job, scheduled_for, run_id, fired_at,
         to_char(scheduled_for AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"+00:00"') AS key

@@ -1,4 +1,7 @@
-"""How long work took and how fast events were delivered in the last day: distributions that a database counts."""
+"""How long work took and how fast events were delivered in the last day: distributions that a database counts.
+
+They are shown by `metrics`, and asked with all other figures by `snapshot`.
+"""
 
 from __future__ import annotations
 
@@ -78,27 +81,11 @@ def _distributions(rows: Iterable[Row[Any]], edges: Sequence[float]) -> tuple[Di
     return tuple(found)
 
 
-# The jobs that have claims, by one index probe a job.
-JOBS = """
-    RECURSIVE known (job) AS (
-        (SELECT job FROM job_execution ORDER BY job LIMIT 1)
-        UNION ALL
-        SELECT (SELECT job FROM job_execution WHERE job > known.job ORDER BY job LIMIT 1)
-        FROM known WHERE job IS NOT NULL
-    )
-"""
+# What follows WITH: `known`, the jobs that have claims.
+JOBS = sql(__file__, "jobs")
 
 _RUN_TIMES = sql(__file__, "run_times", jobs=JOBS)
 
-_LATENCIES = """
-    SELECT label, width_bucket(seconds, %(edges)s::float[]) AS bucket, count(*) AS number, sum(seconds) AS seconds
-    FROM (
-        SELECT destination AS label, greatest(0, CAST(extract(epoch FROM ended_at - occurred_at) AS float)) AS seconds
-        FROM outbox_event
-        WHERE state = 'DELIVERED' AND ended_at >= %(since)s::timestamptz AND destination IS NOT NULL
-        ORDER BY ended_at DESC LIMIT %(most)s::bigint
-    ) AS delivered
-    GROUP BY label, bucket ORDER BY label, bucket
-"""
+_LATENCIES = sql(__file__, "latencies")
 
 _TRAFFIC = sql(__file__, "traffic")

@@ -9,20 +9,14 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 
 from ticketflow_orch.formatting.ages import written_out
+from ticketflow_orch.jobs.intervals import LAST_SETTLEMENT_DAY, LONGEST_STANDSTILL, WATCHED_BY_AGE
 from ticketflow_orch.monitoring.snapshot import Situation
 from ticketflow_orch.months import Month, day_window, unknown_zone
 from ticketflow_orch.outbox.backlog import faults
 from ticketflow_orch.periods.two_clocks import LARGEST_DIFFERENCE
 
-# How long work may be due: three intervals of its schedule.
-LONGEST_DUE = {
-    "close_events": timedelta(days=3),
-    "expire_reservations": timedelta(minutes=3),
-    "send_reminders": timedelta(minutes=45),
-}
-LONGEST_UNSTATED = timedelta(days=3)
 LARGEST_CLOCK_DIFFERENCE = 5.0  # seconds
-LAST_SETTLEMENT_DAY = 3
+_LONGEST_DUE = {job.name: job.longest_due for job in WATCHED_BY_AGE}
 
 
 def problems(situation: Situation, business_timezone: str, outbox_late: timedelta) -> Iterator[str]:
@@ -35,7 +29,7 @@ def problems(situation: Situation, business_timezone: str, outbox_late: timedelt
     yield from _left_out(situation)
     for job, since in sorted(situation.due_since.items()):
         age = situation.business_now - since
-        if age > LONGEST_DUE[job]:
+        if age > _LONGEST_DUE[job]:
             yield f"{job}: work has been due for {written_out(age)}, since {_instant(since)}; see its schedule."
     for claim in situation.stale:
         yield (
@@ -97,7 +91,7 @@ def _late_months(situation: Situation, business_timezone: str) -> Iterator[str]:
         if situation.business_now >= _deadline(month, business_timezone):
             yield f"{month} is not settled after day {LAST_SETTLEMENT_DAY}; see `ticketflow status` and its last run."
     for month, since in situation.unstated.items():
-        if situation.database_now - since > LONGEST_UNSTATED:
+        if situation.database_now - since > LONGEST_STANDSTILL:
             yield (
                 f"{month} was closed {_instant(since)} and lacks statements; materialize settlement_statements for it: "
                 "the run names what it has to leave out, and so does its check."

@@ -1,4 +1,7 @@
-"""The situation as Prometheus metrics: one collector that asks the database at every scrape."""
+"""The situation as Prometheus metrics: one collector that asks the database at every scrape.
+
+What the figures are and where they come from is in `snapshot`; which of them are problems, in `health`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.jobs.bad_rows import LeftOutRow
+from ticketflow_orch.jobs.intervals import WATCHED_BY_AGE
 from ticketflow_orch.monitoring.deadlines import Asked, NoAnswerError
 from ticketflow_orch.monitoring.durations import Distribution
 from ticketflow_orch.monitoring.snapshot import Counted, Situation, read_situation
@@ -20,6 +24,7 @@ from ticketflow_orch.settings import Settings
 
 # In seconds: when a scrape has its answer, whatever becomes of the database.
 LONGEST = 15.0
+_WATCHED_BY_AGE = [job.name for job in WATCHED_BY_AGE]
 _LOG = logging.getLogger(__name__)
 
 Family = GaugeMetricFamily | GaugeHistogramMetricFamily
@@ -54,15 +59,15 @@ class TicketFlowCollector(Collector):
         return families(situation)
 
 
-class Told(Collector):
+class Known(Collector):
     """Metrics that are known already."""
 
-    def __init__(self, told: Sequence[Family]) -> None:
-        self._told = told
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
 
     def collect(self) -> Sequence[Family]:
-        """What was told."""
-        return self._told
+        """Those that it was made of."""
+        return self._families
 
 
 def is_up(*, answers: bool) -> GaugeMetricFamily:
@@ -73,7 +78,7 @@ def is_up(*, answers: bool) -> GaugeMetricFamily:
 
 
 def families(situation: Situation) -> Iterator[Family]:
-    """The metrics that `situation` makes, each documented with its unit. What it could not tell is not there."""
+    """The metrics that `situation` makes, each documented with its unit. What is not known is not there."""
     yield is_up(answers=True)
     missing = situation.missing
     for figure, family in _families(situation):
@@ -83,6 +88,17 @@ def families(situation: Situation) -> Iterator[Family]:
 
 def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
     """Each metric behind the name of the figure that it shows."""
+    yield from _of_jobs(situation)
+    yield from _of_the_outbox(situation)
+    yield from _of_durations(situation)
+    yield from _of_destinations(situation)
+    for figure, name, meaning, value in _single_figures(situation):
+        family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
+        family.add_metric([], value)
+        yield figure, family
+
+
+def _of_jobs(situation: Situation) -> Iterator[tuple[str, Family]]:
     yield (
         "firings",
         _counts(
@@ -120,7 +136,7 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
                 job: max(
                     0, (situation.business_now - situation.due_since.get(job, situation.business_now)).total_seconds()
                 )
-                for job in ("close_events", "expire_reservations", "send_reminders")
+                for job in _WATCHED_BY_AGE
                 if job not in situation.missing
             },
         ),
@@ -133,6 +149,9 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
             {job: sum(1 for row in rows) + max(rows[0].more, 0) for job, rows in _by_job(situation).items()},
         ),
     )
+
+
+def _of_the_outbox(situation: Situation) -> Iterator[tuple[str, Family]]:
     yield (
         "undelivered",
         _counts(
@@ -164,6 +183,9 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
             situation.payouts,
         ),
     )
+
+
+def _of_durations(situation: Situation) -> Iterator[tuple[str, Family]]:
     yield (
         "run_times",
         _histogram(
@@ -182,6 +204,9 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
             situation.latencies,
         ),
     )
+
+
+def _of_destinations(situation: Situation) -> Iterator[tuple[str, Family]]:
     for name, meaning, figure in (
         ("outbox_destination_delivered_24h", "Events delivered in the last 24 hours.", "delivered"),
         (
@@ -195,7 +220,11 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
         for one in situation.traffic:
             family.add_metric([one.destination], getattr(one, figure))
         yield "traffic", family
-    for figure, name, meaning, value in (
+
+
+def _single_figures(situation: Situation) -> Iterator[tuple[str, str, str, float]]:
+    """The figure, or nothing where it is always known; the metric's name, its meaning and its value."""
+    yield from (
         (
             "outbox",
             "outbox_oldest_due_seconds",
@@ -237,10 +266,7 @@ def _families(situation: Situation) -> Iterator[tuple[str, Family]]:
             "says which.",
             len(situation.missing),
         ),
-    ):
-        family = GaugeMetricFamily(f"ticketflow_{name}", meaning)
-        family.add_metric([], value)
-        yield figure, family
+    )
 
 
 def _by_job(situation: Situation) -> dict[str, list[LeftOutRow]]:

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.jobs.intervals import LONGEST_STANDSTILL
 from ticketflow_orch.months import Month, known_zones
 from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
 from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
@@ -23,8 +24,6 @@ from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN
 from ticketflow_orch.settlement.due import last_month_over, months_over
 
 _DAY = timedelta(days=1)
-# What follows a settlement is due every day; a weekend may pass.
-_LONGEST_STANDSTILL = timedelta(days=3)
 # Who enters what is owed before the first sale lets a month of sales go by.
 _LONGEST_IDLENESS = timedelta(days=31)
 _AT_ONCE = timedelta(0)
@@ -125,7 +124,7 @@ def _held(connection: Connection) -> Iterator[Obstacle]:
         yield Obstacle(
             f"payouts: {row.payouts:,} of {month} held", row.since,
             f"`ticketflow payouts list --month {month} --state held` says why; `ticketflow payouts release --month "
-            f"{month}` sends what is held for review, `ticketflow payouts release REF` any other", _LONGEST_STANDSTILL,
+            f"{month}` sends what is held for review, `ticketflow payouts release REF` any other", LONGEST_STANDSTILL,
         )  # fmt: skip
 
 
@@ -156,14 +155,14 @@ def _standing_still(connection: Connection) -> Iterator[Obstacle]:
         month = Month.of_day(turn.month)
         yield Obstacle(
             f"{month} is {turn.state} and not closed", turn.settled_at,
-            f"`ticketflow close {month}` closes it, or says why not", _LONGEST_STANDSTILL,
+            f"`ticketflow close {month}` closes it, or says why not", LONGEST_STANDSTILL,
         )  # fmt: skip
     first = first_paid_month(connection)
     for row in connection.exec_driver_sql(_NOT_PAID, {"from": None if first is None else first.first_day}):
         month = Month.of_day(row.month)
         yield Obstacle(
             f"{month} is closed and not paid", row.closed_at,
-            f"see the last run of payouts, or materialize it for {month}", _LONGEST_STANDSTILL,
+            f"see the last run of payouts, or materialize it for {month}", LONGEST_STANDSTILL,
         )  # fmt: skip
 
 
@@ -173,7 +172,7 @@ def _off_for_some(connection: Connection) -> Iterator[Obstacle]:
     if since is not None and (owed := waiting(connection)):
         yield Obstacle(
             f"payouts are off but for organizations with a month of their own, and {in_words(owed)} wait", since,
-            "`ticketflow payouts from YYYY-MM` names the first month that is paid", _LONGEST_STANDSTILL,
+            "`ticketflow payouts from YYYY-MM` names the first month that is paid", LONGEST_STANDSTILL,
         )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """What has passed of that which was alerted: the cause of each open alert is looked for, and without it the alert ends.
 
-One query a kind. Of kinds that are not here somebody else says what has passed: who looks for overdue work, who sees
-the runs, or a person.
+One query a kind. Alerts of other kinds are ended elsewhere: by the sensor that looks for overdue work, by the one that
+sees the runs, or by a person.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FADING = timedelta(hours=26)
 
 
 def resolve_passed(connection: Connection, now: datetime, publish: Publish = events.append) -> tuple[Standing, ...]:
-    """End each open alert whose cause is gone, and tell of it; returns them."""
+    """End each open alert whose cause is gone, and report that; returns them."""
     kinds = set(connection.exec_driver_sql(_OPEN_KINDS).scalars())
     passed: set[int] = set()
     for kind in sorted(kinds & _CAUSES.keys()):

@@ -71,7 +71,7 @@ def prune_reminders(engine: Engine, rules: RetentionRules) -> int:
 
 
 def prune_alerts(engine: Engine, rules: RetentionRules) -> int:
-    """Forget what was alerted before; how many. What it was about is gone by then, or is told again."""
+    """Forget what was alerted before; how many. What it was about is gone by then, or is alerted again."""
     return _in_batches(engine, rules, _ALERTS, before=_before(engine, rules))
 
 
@@ -135,7 +135,7 @@ _CLAIMS = """
     SELECT count(*) FROM gone
 """
 
-# By functions that know what is over and done with, since these are what keeps anybody from being told twice.
+# By functions that know what is over and done with: these rows keep anybody from being alerted or reminded twice.
 _REMINDER_PAGES = "SELECT pg_relation_size('reminder') / current_setting('block_size')::bigint + 1"
 
 _REMINDERS = """

@@ -1,4 +1,4 @@
-"""How the back office is doing, as its database tells: what metrics show and the health check judges.
+"""How the back office is doing, as its database says: what metrics show and the health check judges.
 
 Runs are short and gone when anybody asks, so everything is read from tables. Each figure is one query that an index
 bounds, whatever the tables hold; a figure that could still grow without limit stops at `MOST`.
@@ -19,8 +19,10 @@ from ticketflow_orch import clock
 from ticketflow_orch.db.engine import clocks, transaction
 from ticketflow_orch.db.errors import in_words, is_a, is_one_row_s
 from ticketflow_orch.db.installation import Installation, disagreements, other_names, read_installation
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.bad_rows import LeftOutRow, left_out
 from ticketflow_orch.jobs.claims import Execution, stale_claims
+from ticketflow_orch.jobs.intervals import CLOSE_EVENTS, EXPIRE_RESERVATIONS, MONTHLY_SETTLEMENT, SEND_REMINDERS, Job
 from ticketflow_orch.monitoring.durations import JOBS, Distribution, Traffic, latencies, run_times, traffic
 from ticketflow_orch.monitoring.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.months import Month
@@ -28,13 +30,11 @@ from ticketflow_orch.outbox.backlog import Backlog, read_backlog
 from ticketflow_orch.periods.zones import unknown_zones
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
-from ticketflow_orch.ticketing.lifecycle import (
-    LifecycleRules,
-    money_without_ticket,
-    oldest_due_event,
-    oldest_due_reservation,
-)
+from ticketflow_orch.ticketing.captures import money_without_ticket
+from ticketflow_orch.ticketing.events import oldest_due_event
+from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder
+from ticketflow_orch.ticketing.reservations import oldest_due_reservation
 from ticketflow_orch.ticketing.stuck_payments import stuck_payments
 
 MOST = 100_000
@@ -69,7 +69,7 @@ class Situation:
     `unstated` for each closed month that lacks statements: since when it is closed. `unknown_zones`: the first hundred
     organizations in a time zone that tzdata does not know, with its name. `clock_difference` is in seconds, positive
     where this host is ahead of the database. `unanswered`: the figures, or the jobs in `due_since`, that a row's own
-    data keep from being told, and why; in their place stands what stands for nothing. `disagreements`: what this
+    data keep from being known, and why; in their place stands what stands for nothing. `disagreements`: what this
     process's settings say otherwise than the database, which is followed. `left_out`: the first rows that each job
     leaves out.
     """
@@ -232,12 +232,12 @@ def _last_success(connection: Connection) -> dict[str, datetime]:
 def _due_since(ask: _Questions, settings: Settings, now: datetime) -> dict[str, datetime]:
     rules = LifecycleRules.configured(settings, now)
     reminding = ReminderRules.configured(settings, now)
-    questions: dict[str, Callable[[], datetime | None]] = {
-        "close_events": lambda: oldest_due_event(ask.connection, rules),
-        "expire_reservations": lambda: oldest_due_reservation(ask.connection, rules),
-        "send_reminders": lambda: oldest_due_reminder(ask.connection, reminding),
+    questions: dict[Job, Callable[[], datetime | None]] = {
+        CLOSE_EVENTS: lambda: oldest_due_event(ask.connection, rules),
+        EXPIRE_RESERVATIONS: lambda: oldest_due_reservation(ask.connection, rules),
+        SEND_REMINDERS: lambda: oldest_due_reminder(ask.connection, reminding),
     }
-    found = {job: ask(job, question, None) for job, question in questions.items()}
+    found = {job.name: ask(job.name, question, None) for job, question in questions.items()}
     return {job: since for job, since in found.items() if since is not None}
 
 
@@ -257,38 +257,9 @@ FIRINGS = """
     GROUP BY job, host, outcome ORDER BY job, host, outcome
 """
 
-# From the stored results of windows, because no index finds what was closed or expired when. What a killed run had
-# committed is missing here: its successor's result counts only its own. `left` is no count of what was done.
-EFFECTS = f"""
-    WITH {JOBS}
-    SELECT known.job, effect.key, CAST(sum(effect.value::bigint) AS bigint)
-    FROM known
-    JOIN job_execution AS done ON done.job = known.job
-        AND idempotency_key >= %(from_key)s AND idempotency_key < %(to_key)s
-        AND state = 'COMPLETED' AND finished_at >= %(since)s::timestamptz
-    CROSS JOIN LATERAL jsonb_each(result) AS effect
-    WHERE jsonb_typeof(effect.value) = 'number' AND effect.key <> 'left'
-    GROUP BY known.job, effect.key ORDER BY known.job, effect.key
-"""
+EFFECTS = sql(__file__, "effects", jobs=JOBS)
 
-LAST_SUCCESS = f"""
-    WITH {JOBS}
-    SELECT known.job, latest.finished_at
-    FROM known CROSS JOIN LATERAL (
-        SELECT max(finished_at) AS finished_at FROM (
-            (SELECT finished_at FROM job_execution
-            WHERE job = known.job AND state = 'COMPLETED' AND idempotency_key < 'by hand '
-            ORDER BY idempotency_key DESC LIMIT 1)
-            UNION ALL
-            -- What was launched by hand, whose keys are in no order.
-            (SELECT finished_at FROM job_execution
-            WHERE job = known.job AND state = 'COMPLETED' AND idempotency_key >= 'by hand ')
-        ) AS either
-    ) AS latest
-    WHERE latest.finished_at IS NOT NULL
-    UNION ALL
-    SELECT 'monthly_settlement', max(finished_at) FROM settlement_pass WHERE state = 'DONE' HAVING count(*) > 0
-"""
+LAST_SUCCESS = sql(__file__, "last_success", jobs=JOBS, settlement=MONTHLY_SETTLEMENT.name)
 
 FAILED_RUNS = """
     SELECT subject, count(*) FROM alert JOIN alert_group ON alert_group.id = group_id

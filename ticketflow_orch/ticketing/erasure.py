@@ -1,7 +1,8 @@
-"""Erasing a buyer: their address and name leave whatever the law lets go, and what stays is said, with its reason.
+"""Erasing a buyer: their address and name leave whatever the law lets go, and what stays is named, with its reason.
 
 Money needs neither: movements, ledger and statements name reservations and organizations. What does hold an address is
-a reservation, until its event is over and refunds and disputes with it, and what was sent or recorded about it.
+a reservation, until its event is over and refunds and disputes with it, and what was sent or recorded about it. What is
+deleted because it is old is in `monitoring.retention`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
 
 # Tables that are the business's own books, and the list of addresses that take no mail any more: what is written there
@@ -92,12 +93,12 @@ def erase(connection: Connection, buyer: Buyer, *, dry_run: bool = False) -> Era
     free since.
 
     Raises:
-        InvalidInput: the address or name is too short to be looked for, or the role may not change reservations.
+        InvalidInput: the address or name is too short to be looked for.
+        PreconditionFailed: the role may not change reservations.
     """
     _refuse_unusable(connection, buyer)
-    lock = "" if dry_run else "FOR UPDATE OF reservation"
     values = {"address": buyer.address, "now": buyer.now, "over_before": buyer.now - buyer.after}
-    rows = connection.exec_driver_sql(f"{_RESERVATIONS} {lock}", values).all()
+    rows = connection.exec_driver_sql(_RESERVATIONS if dry_run else _RESERVATIONS_LOCKED, values).all()
     going = [row for row in rows if row.stays is None]
     about = {
         "patterns": buyer.patterns,
@@ -118,17 +119,19 @@ def _records(connection: Connection, buyer: Buyer, *, dry_run: bool) -> int:
     """Strike the words out of each column that records any and is no key; in how many rows they are."""
     found = 0
     for row in connection.exec_driver_sql(_COLUMNS, {"books": list(BOOKS)}).all():
-        names = {"table": row.table_name, "column": row.column_name, "type": row.data_type}
+        # Names of the catalogue, which has quoted them.
+        names = {"table": row.table_name, "column": row.column_name}
         for pattern in map(_pattern, buyer.words):
-            hits = connection.exec_driver_sql(_HITS.format(**names), {"pattern": pattern}).scalar_one()
+            hits = connection.exec_driver_sql(sql(__file__, "hits", **names), {"pattern": pattern}).scalar_one()
             if hits and not dry_run:
-                connection.exec_driver_sql(_STRIKE_OUT.format(**names), {"pattern": pattern})
+                strike_out = sql(__file__, "strike_out", **names, type=row.data_type)
+                connection.exec_driver_sql(strike_out, {"pattern": pattern})
             found += hits
     return found
 
 
 def _about(row: Row[Any]) -> About:
-    return About(row.public_ref, row.event, row.status, row.stays)
+    return About(reservation=row.public_ref, event=row.event, status=row.status, stays=row.stays)
 
 
 def _pattern(word: str) -> str:
@@ -151,7 +154,7 @@ def _refuse_unusable(connection: Connection, buyer: Buyer) -> None:
     if short:
         raise InvalidInput(f"{short[0]!r} is in too many texts to be looked for; name {_SHORTEST} characters or more.")
     if not connection.exec_driver_sql(_MAY_ERASE).scalar_one():
-        raise InvalidInput(
+        raise PreconditionFailed(
             "This role may not erase anybody; name that of the schema's owner in TICKETFLOW_DATABASE_URL."
         )
 
@@ -160,43 +163,16 @@ _MAY_ERASE = """
     SELECT pg_has_role(current_user, (SELECT relowner FROM pg_class WHERE oid = 'reservation'::regclass), 'USAGE')
 """
 
-_RESERVATIONS = f"""
-    SELECT reservation.id, public_ref, event.external_ref AS event, reservation.status,
-        CASE
-            WHEN reservation.status = 'ACTIVE' AND stuck_reported_at IS NOT NULL
-                THEN 'its payment is stuck: `ticketflow reservations resolve ' || public_ref || '` ends that'
-            WHEN reservation.status = 'ACTIVE' THEN 'it is being bought'
-            WHEN reservation.status IN ('EXPIRED', 'CANCELLED') AND EXISTS (SELECT {KEPT_CAPTURE})
-                THEN 'its money is here and has no ticket: refund it first'
-            WHEN (reservation.status = 'CONFIRMED'
-                    OR EXISTS (SELECT FROM money_movement AS paid WHERE paid.reservation_id = reservation.id))
-                AND ends_at >= %(over_before)s::timestamptz
-                THEN 'its event ends ' || to_char(ends_at AT TIME ZONE event.timezone, 'YYYY-MM-DD')
-                    || ', and refunds and disputes come until '
-                    || to_char((ends_at + (%(now)s::timestamptz - %(over_before)s::timestamptz))
-                        AT TIME ZONE event.timezone, 'YYYY-MM-DD')
-        END AS stays
-    FROM reservation JOIN event ON event.id = event_id
-    WHERE lower(buyer_email) = lower(%(address)s::text)
-    ORDER BY reservation.id
-"""
+_RESERVATIONS = sql(__file__, "reservations", kept_capture=KEPT_CAPTURE, lock="")
+
+_RESERVATIONS_LOCKED = sql(__file__, "reservations", kept_capture=KEPT_CAPTURE, lock="FOR UPDATE OF reservation")
 
 _FORGET = "UPDATE reservation SET buyer_email = %(erased)s WHERE id = ANY (%(ids)s::bigint[])"
 
-_NAMES_THEM = """
-    EXISTS (
-        SELECT FROM unnest(%(patterns)s::text[]) AS pattern
-        WHERE concat_ws(' ', payload::text, last_error, last_response, encode(body, 'escape')) ~* pattern)
-"""
-
-# The reservation that an event is about; a reminder is an aggregate of its own.
+# SQL of the reservation that an event of the outbox is about; a reminder is an aggregate of its own.
 _ABOUT = "coalesce(payload ->> 'ref', aggregate_id)"
 
-# What was rendered for a reservation that lets go, and what names the buyer; not what is about one that stays.
-_CONCERNS_THEM = f"""
-    {_ABOUT} <> ALL (%(staying)s::text[])
-    AND ({_ABOUT} = ANY (%(going)s::text[]) AND body IS NOT NULL OR {_NAMES_THEM})
-"""
+_CONCERNS_THEM = sql(__file__, "concerns_them", about=_ABOUT)
 
 _EVENTS_COUNTED = sql(__file__, "events_counted", concerns_them=_CONCERNS_THEM)
 
@@ -204,21 +180,4 @@ _EVENTS_GONE = sql(__file__, "events_gone", concerns_them=_CONCERNS_THEM)
 
 _LEFT = sql(__file__, "left", concerns_them=_CONCERNS_THEM, about=_ABOUT)
 
-# Names from the catalogue, quoted by it.
-_COLUMNS = """
-    SELECT quote_ident(relname) AS table_name, quote_ident(attname) AS column_name,
-        format_type(atttypid, atttypmod) AS data_type
-    FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid
-    WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND attnum > 0 AND NOT attisdropped
-        AND atttypid IN ('text'::regtype, 'jsonb'::regtype) AND relname <> ALL (%(books)s::text[])
-        AND NOT EXISTS (
-            SELECT FROM pg_index WHERE indrelid = attrelid AND indisunique AND attnum = ANY (indkey))
-    ORDER BY relname, attnum
-"""
-
-_HITS = "SELECT count(*) FROM {table} WHERE CAST({column} AS text) ~* %(pattern)s"
-
-_STRIKE_OUT = """
-    UPDATE {table} SET {column} = CAST(regexp_replace(CAST({column} AS text), %(pattern)s, 'erased', 'gi') AS {type})
-    WHERE CAST({column} AS text) ~* %(pattern)s
-"""
+_COLUMNS = sql(__file__, "columns")

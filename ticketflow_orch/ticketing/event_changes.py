@@ -1,7 +1,8 @@
-"""What changed about an event, and who has to be told: whom a mail told otherwise, and who holds a ticket for nothing.
+"""What changed about an event, and who gets a mail: buyers whose reminder said otherwise, and those of a cancelled one.
 
-The database writes each change down, whoever made it. It is looked at until everybody who has to be told is, and then
-never again. Nobody is told twice of one change, and nobody who was not told anything before.
+The database records each change, whoever made it. It is looked at until all who need a mail have one, and then never
+again. Nobody is mailed twice about one change, and nobody who had no mail before. Reminders themselves are in
+`reminders`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row
@@ -19,22 +21,30 @@ from ticketflow_orch.db.errors import in_words, is_row_fault
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import BadRow
+from ticketflow_orch.jobs.intervals import SEND_REMINDERS
 from ticketflow_orch.months import known_zones, zone
 from ticketflow_orch.outbox.events import appending
-from ticketflow_orch.ticketing.reminders import CHANGE_KEY, CHANGES, REMINDING, ReminderRules
+from ticketflow_orch.ticketing.reminders import CHANGE_KEY, CHANGES, ReminderRules
 
-# So long before the start a change is told at once; before that by the kinds that are still to remind, if any is.
+# So long before the start a change is mailed at once; before that a reminder that is still to come says it, if any is.
 _LAST_DAY = timedelta(hours=24)
 # An application that cancels an event may cancel what was sold for it in the same breath.
 _SAME_BREATH = timedelta(minutes=10)
 _FORGOTTEN = timedelta(days=7)
 
 
+class ChangeKind(StrEnum):
+    """What a change of an event is; the words of `event_change.what`."""
+
+    MOVED = "MOVED"
+    CANCELLED = "CANCELLED"
+
+
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How many mails were queued: of a change to who was told otherwise, and that an event is cancelled.
+    """How many mails were queued: about a change, to those who were reminded otherwise, and that an event is cancelled.
 
-    `bad`: the events of which nobody can be told, because of what is in their rows.
+    `bad`: the events about which none can be written, because of what is in their rows.
     """
 
     changed: int
@@ -50,11 +60,12 @@ def changes_are_due(connection: Connection) -> bool:
 def tell_changes(engine: Engine, rules: ReminderRules, *, cancellations: bool) -> Changes:
     """Queue the mails about what changed, `rules.chunk_size` reservations a transaction.
 
-    A change of the hour or the place, on the date that was told, is told to who was reminded where it comes inside the
-    last day, or no reminder would tell it in time. What was decided about reminders of an event that moved, but for
-    those that were queued, is decided anew. `cancellations`: whether a cancelled event that has not begun is told.
+    A change of the hour or the place, on the date that the reminder said, is mailed to those who were reminded where it
+    comes inside the last day, or no reminder would say it in time. What was decided about reminders of an event that
+    moved, but for those that were queued, is decided anew. `cancellations`: whether mails are sent about a cancelled
+    event that has not begun.
     """
-    told = {"MOVED": 0, "CANCELLED": 0}
+    mails = dict.fromkeys(ChangeKind, 0)
     bad: list[BadRow] = []
     after = 0
     while True:
@@ -73,16 +84,16 @@ def tell_changes(engine: Engine, rules: ReminderRules, *, cancellations: bool) -
             bad.append(BadRow(f"{CHANGES}{change.event_id}", in_words(error), change.external_ref))
             after = change.id
         else:
-            told[change.what] += queued
+            mails[ChangeKind(change.what)] += queued
             if done or not queued:
                 # What is being sent at this moment is looked at again by the next run.
                 after = change.id
     with transaction(engine) as connection:
         for row in bad:
-            bad_rows.note(connection, REMINDING, row, rules.now)
-        bad_rows.end_others(connection, REMINDING, bad, scope=CHANGES)
+            bad_rows.note(connection, SEND_REMINDERS.name, row, rules.now)
+        bad_rows.end_others(connection, SEND_REMINDERS.name, bad, scope=CHANGES)
         connection.exec_driver_sql(_FORGET, {"age": _FORGOTTEN})
-    return Changes(told["MOVED"], told["CANCELLED"], tuple(bad))
+    return Changes(changed=mails[ChangeKind.MOVED], cancelled=mails[ChangeKind.CANCELLED], bad=tuple(bad))
 
 
 def _look_at(
@@ -90,17 +101,17 @@ def _look_at(
 ) -> tuple[int, bool]:
     """How many mails were queued about `change`, and whether all were."""
     values: dict[str, object] = {"event": change.event_id, "now": rules.now, "size": rules.chunk_size}
-    if change.what == "MOVED":
+    if change.what == ChangeKind.MOVED:
         connection.exec_driver_sql(_UNDECIDE, values)
     if change.starts_at <= rules.now:
         return 0, True
-    if change.what == "CANCELLED":
+    if change.what == ChangeKind.CANCELLED:
         began = rules.mail_from is None or rules.now >= rules.mail_from
         if not cancellations or change.status != "CANCELLED" or not began:
             return 0, True
         queued = _queued(connection, values | {"since": change.changed_at - _SAME_BREATH}, _CANCELLED)
         return queued, queued < rules.chunk_size
-    # In a zone that is unknown there is no date; who is reminded there is reminded when it is known.
+    # In a zone that is unknown there is no date; buyers are reminded there when it is known.
     if change.status != "OPEN" or change.timezone not in known_zones():
         return 0, True
     day = change.starts_at.astimezone(zone(change.timezone)).date()
@@ -142,18 +153,7 @@ _QUEUE_CHANGES = appending(
 
 _CHANGED = sql(__file__, "changed", queue_changes=_QUEUE_CHANGES)
 
-# A reminder that is being sent may say what was so before, also where nobody has noted yet what it says; whether it
-# reached anybody is known when that has ended.
-_ON_THE_WAY = """
-    SELECT EXISTS (
-        SELECT FROM reservation
-        JOIN reminder ON reservation_id = reservation.id AND reminder.state = 'QUEUED'
-        JOIN outbox_event ON outbox_event.event_id = outbox_event_id AND outbox_event.state = 'INFLIGHT'
-        JOIN event ON event.id = reservation.event_id
-        WHERE reservation.event_id = %(event)s::bigint AND reservation.status = 'CONFIRMED'
-            AND (told_starts_at IS NULL
-                OR (told_starts_at, coalesce(told_venue, '')) <> (starts_at, coalesce(venue, ''))))
-"""
+_ON_THE_WAY = sql(__file__, "on_the_way")
 
 _CANCELLED_KEY = "'EventCancelled:' || public_ref"
 _QUEUE_CANCELLATIONS = appending(

@@ -1,8 +1,9 @@
 -- name: changed
--- Of the reminders of a reservation the last one counts: it has told it something, or is about to tell what is so now,
+-- Queues mails about a change for those whose last reminder says something else.
+-- Of the reminders of a reservation the last one counts: it has said something, or is about to say what is so now,
 -- which one of a date on which the event is no more never will. The one of the date on which the event is (`today`) is
--- the one that a notice belongs to; where it has not gone, it tells by itself. What a notice says counts as told by all
--- of them. Whom another run that looks at the same has told meanwhile is told no second time.
+-- the one that a notice belongs to; where it has not gone, it says so itself. What a notice says counts as said by all
+-- of them. One to whom another run that looks at the same has written meanwhile gets no second mail.
 WITH reminded AS MATERIALIZED (
     SELECT reminder.id, reservation_id, event_date, told_starts_at, told_venue, changes_told,
         told_starts_at IS NOT NULL AND (outbox_event.state = 'DELIVERED' OR doubtful_since IS NOT NULL) AS is_told
@@ -32,7 +33,7 @@ WITH reminded AS MATERIALIZED (
     ORDER BY today.id LIMIT %(size)s::bigint
 ), told AS (
     UPDATE reminder AS one
-    SET changes_told = one.changes_told + CAST(one.id = otherwise.id AS integer),
+    SET changes_told = one.changes_told + (one.id = otherwise.id)::integer,
         told_starts_at = otherwise.starts_at, told_venue = otherwise.venue
     FROM otherwise
     WHERE one.reservation_id = otherwise.reservation_id AND one.told_starts_at IS NOT NULL
@@ -44,7 +45,22 @@ WITH reminded AS MATERIALIZED (
 SELECT count(*) FROM reminder;
 
 
+-- name: on_the_way
+-- Whether a reminder is being sent that may say what was so before, also where it is not noted yet what it says;
+-- whether it reached anybody is known when that has ended.
+SELECT EXISTS (
+    SELECT FROM reservation
+    JOIN reminder ON reservation_id = reservation.id AND reminder.state = 'QUEUED'
+    JOIN outbox_event ON outbox_event.event_id = outbox_event_id AND outbox_event.state = 'INFLIGHT'
+    JOIN event ON event.id = reservation.event_id
+    WHERE reservation.event_id = %(event)s::bigint AND reservation.status = 'CONFIRMED'
+        AND (told_starts_at IS NULL
+            OR (told_starts_at, coalesce(told_venue, '')) <> (starts_at, coalesce(venue, ''))));
+
+
 -- name: cancelled
+-- Queues mails about a cancellation for the next ticket holders of the event who have none; by
+-- reservation_event_id_idx.
 WITH holders AS MATERIALIZED (
     SELECT public_ref, public_id, starts_at
     FROM reservation JOIN event ON event.id = event_id

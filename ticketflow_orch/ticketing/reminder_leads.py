@@ -90,7 +90,7 @@ def agree_on(connection: Connection, kind: str, lead: timedelta, now: datetime) 
     return leads if changed is None else changed
 
 
-# Waits for whoever changes the kind at this moment.
+# Waits for a session that changes the kind at this moment.
 _ENABLE = """
     INSERT INTO reminder_kind AS known (kind, lead, enabled_at) VALUES (%(kind)s, %(lead)s, %(now)s::timestamptz)
     ON CONFLICT (kind) DO UPDATE SET enabled_at = known.enabled_at

@@ -1,14 +1,17 @@
 """Reminders before an event: one per reservation, kind and local date of the event, however often anybody looks.
 
 "24 hours before" means elapsed hours. The date in the key is the event's own local date: an event that moves to another
-date reminds again, one that moves by an hour does not. Of several kinds that are due at once the nearest is sent.
+date reminds again, one that moves by an hour does not. Of several kinds that are due at once the nearest is sent. When
+a kind is due is in `reminder_leads`, mails about a change are in `event_changes`, all of a window is in `reminding`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
+from enum import StrEnum
 from functools import cache
 
 from sqlalchemy import Connection, Engine
@@ -16,8 +19,9 @@ from sqlalchemy import Connection, Engine
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
-from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, any_to_try, is_left_out
+from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, JobMemory, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
+from ticketflow_orch.jobs.intervals import SEND_REMINDERS
 from ticketflow_orch.months import day_window, known_zones, unknown_zone, zone
 from ticketflow_orch.outbox.events import appending, derived_event_id
 from ticketflow_orch.settings import Settings
@@ -55,6 +59,14 @@ class ReminderRules:
         }
 
 
+class ReminderState(StrEnum):
+    """What was decided about a reminder; the words of `reminder.state`."""
+
+    QUEUED = "QUEUED"
+    SKIPPED = "SKIPPED"
+    MISSED = "MISSED"
+
+
 @dataclass(frozen=True, slots=True)
 class Reminded:
     """How many reminders were queued, missed, or skipped.
@@ -80,7 +92,7 @@ class Told:
 
 
 def note_told(connection: Connection, told: Sequence[Told]) -> None:
-    """Note with each reminder what its mail says, before it goes: by it is judged whether a change has to be told."""
+    """Note with each reminder what its mail says, before it goes: by it is judged whether a change needs a mail."""
     if told:
         values = {
             "references": [one.reference for one in told],
@@ -89,21 +101,21 @@ def note_told(connection: Connection, told: Sequence[Told]) -> None:
             "starts": [one.starts_at for one in told],
             "venues": [one.venue for one in told],
         }
-        connection.exec_driver_sql(_TOLD, values)
+        connection.exec_driver_sql(_NOTE_TOLD, values)
 
 
 def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
     """Queue every reminder that is due, in chunks of reservations: its row and its outbox event in one statement.
 
-    Only CONFIRMED reservations of OPEN events that have not begun are reminded. What nobody looked at in time is
-    caught up until the event starts, and is MISSED after that, where it can be seen. Events in a zone that is unknown
+    Only CONFIRMED reservations of OPEN events that have not begun are reminded. What no run came to in time is caught
+    up until the event starts, and is MISSED after that, where it can be seen. Events in a zone that is unknown
     are left out as bad rows: without a zone they have no local date to remind of.
 
     Raises:
         ManyBadRowsError: more reservations fail than are looked for one by one; all others are reminded.
     """
-    totals = {"QUEUED": 0, "SKIPPED": 0, "MISSED": 0}
-    works: list[ChunkedWork[dict[str, int]]] = []
+    totals = Counter[str]()
+    works: list[ChunkedWork[Counter[str]]] = []
     nowhere: dict[int | str, BadRow] = {}
     nearer: list[str] = []
     for kind, lead in _nearest_first(rules):
@@ -114,36 +126,43 @@ def send_reminders(engine: Engine, rules: ReminderRules) -> Reminded:
         one = _KindOfReminder(leads, tuple(nearer), rules, timezones)
         nearer.append(kind)
         work = ChunkedWork(
-            engine, one.take, one.apply, rules.chunk_size, name=_RESERVATION_NAME, job=REMINDING, scope=_scope(kind),
-            now=rules.now,
+            engine, one.take, one.apply, rules.chunk_size, name=_RESERVATION_NAME,
+            memory=JobMemory(SEND_REMINDERS.name, rules.now, _scope(kind)),
         )  # fmt: skip
         works.append(work)
-        for effect in work.run():
-            for state, reminders in effect.items():
-                totals[state] += reminders
+        totals.update(sum(work.run(), Counter[str]()))
     with transaction(engine) as connection:
         for row in nowhere.values():
-            bad_rows.note(connection, REMINDING, row, rules.now)
-        bad_rows.end_others(connection, REMINDING, tuple(nowhere.values()), scope=_EVENT)
+            bad_rows.note(connection, SEND_REMINDERS.name, row, rules.now)
+        bad_rows.end_others(connection, SEND_REMINDERS.name, tuple(nowhere.values()), scope=_EVENT)
         connection.exec_driver_sql(_END_OF_KINDS, {"scopes": [_EVENT, CHANGES, *map(_scope, rules.kinds)]})
     for work in works:
         work.must_be_few()
     bad = (*(row for work in works for row in work.bad), *nowhere.values())
-    return Reminded(totals["QUEUED"], totals["SKIPPED"], totals["MISSED"], bad)
+    return Reminded(
+        queued=totals[ReminderState.QUEUED],
+        skipped=totals[ReminderState.SKIPPED],
+        missed=totals[ReminderState.MISSED],
+        bad=bad,
+    )
 
 
 def reminders_are_due(connection: Connection, rules: ReminderRules) -> bool:
     """Whether `send_reminders` would write or leave out anything: reads the events within the horizon, nothing else.
 
     A kind that is not known yet counts as due: what comes first must not find it newly enabled. So does an event in an
-    unknown zone: nobody would be told of one that no other reminder comes along with. What is left out is not due, but
+    unknown zone: nobody would learn of one that no other reminder comes along with. What is left out is not due, but
     is to be tried now and then.
     """
     if connection.exec_driver_sql(_ANY_TO_TRY, {"tried_before": rules.now - TRIED_EVERY}).scalar_one():
         return True
     for kind, lead in _nearest_first(rules):
         leads = read_leads(connection, kind, rules.now)
-        if leads is None or leads.lead != lead or _undecided(connection, rules, leads, _is_undecided(leads.due_at)):
+        if (
+            leads is None
+            or leads.lead != lead
+            or _undecided(connection, rules, leads, _of_undecided("is_undecided", leads.due_at))
+        ):
             return True
     return False
 
@@ -154,7 +173,7 @@ def due_reminders(connection: Connection, rules: ReminderRules) -> dict[str, int
     for kind, lead in _nearest_first(rules):
         # Before its first run a kind is due for nobody.
         leads = read_leads(connection, kind, rules.now) or Leads(kind, [Held(lead, rules.now)])
-        number = _undecided(connection, rules, leads, _undecided_count(leads.due_at))
+        number = _undecided(connection, rules, leads, _of_undecided("undecided_count", leads.due_at))
         found[kind] = number if isinstance(number, int) else 0
     return found
 
@@ -166,7 +185,7 @@ def oldest_due_reminder(connection: Connection, rules: ReminderRules) -> datetim
         known = read_leads(connection, kind, rules.now)
         # Before its first run a kind is due for nobody.
         leads = known or Leads(kind, [Held(lead, rules.now)])
-        found.append(_undecided(connection, rules, leads, _oldest_undecided(leads.due_at)))
+        found.append(_undecided(connection, rules, leads, _of_undecided("oldest_undecided", leads.due_at)))
     return min((since for since in found if isinstance(since, datetime)), default=None)
 
 
@@ -245,10 +264,10 @@ class _KindOfReminder:
             place = wanted.after or (span["from_start"], _LARGEST_ID, 0)
             behind = dict(zip(("from_start", "from_event", "from_reservation"), place, strict=True))
             values = {"size": wanted.size, "left_out": list(wanted.left_out)}
-            row = connection.exec_driver_sql(_RESERVATIONS, span | values | behind).one()
+            row = connection.exec_driver_sql(_NEXT_RESERVATIONS, span | values | behind).one()
         return Taken(row.ids, (row.starts_at, row.event_id, row.ids[-1])) if row.ids else Taken((), None)
 
-    def apply(self, connection: Connection, ids: Sequence[int]) -> dict[str, int]:
+    def apply(self, connection: Connection, ids: Sequence[int]) -> Counter[str]:
         """Write the reminders of these reservations and queue those that are to be sent."""
         rows = connection.exec_driver_sql(
             _remind(self.leads.due_at),
@@ -261,157 +280,56 @@ class _KindOfReminder:
                 **_local_days(self.rules, self.leads.lead, self.timezones),
             },
         )
-        return {row.state: row.reminders for row in rows}
+        return Counter({row.state: row.reminders for row in rows})
 
 
-REMINDING = "send_reminders"
 # What the keys of events begin with among the rows that are left out.
 _EVENT = "event "
-# And those of events of whose change nobody can be told.
+# And those of events about whose change no mail can be written.
 CHANGES = "change of event "
 _LARGEST_ID = 2**63 - 1
 
-# In the order of ids, as everything that locks several reminders.
-_TOLD = """
-    WITH told AS MATERIALIZED (
-        SELECT reminder.id, said.starts_at, said.venue
-        FROM unnest(%(references)s::text[], %(kinds)s::text[], %(dates)s::date[],
-            %(starts)s::timestamptz[], %(venues)s::text[]) AS said (ref, kind, event_date, starts_at, venue)
-        JOIN reservation ON public_ref = said.ref
-        JOIN reminder ON reservation_id = reservation.id AND reminder.kind = said.kind
-            AND reminder.event_date = said.event_date
-        ORDER BY reminder.id FOR UPDATE OF reminder
-    )
-    UPDATE reminder SET told_starts_at = told.starts_at, told_venue = told.venue FROM told WHERE reminder.id = told.id
-"""
-
-
-def _taken(rows: str) -> str:
-    """All ids of `rows` in one array, and where the last of them stands."""
-    return f"""
-        SELECT array_agg(id) AS ids, max(starts_at) AS starts_at, (array_agg(event_id))[count(*)] AS event_id
-        FROM ({rows}) AS taken
-    """
-
-
 _RESERVATION_NAME = "SELECT public_ref FROM reservation WHERE id = %(id)s::bigint"
 
-_END_OF_KINDS = sql(__file__, "end_of_kinds", reminding=REMINDING)
+_NOTE_TOLD = sql(__file__, "note_told")
 
-# Event by event, and of a large one the reservations behind the last that were taken: neither is read twice.
-_RESERVATIONS = _taken("""
-    SELECT coming.starts_at, coming.id AS event_id, held.id
-    FROM (
-        SELECT id, starts_at,
-            CASE WHEN (starts_at, id) = (%(from_start)s::timestamptz, %(from_event)s::bigint)
-                THEN %(from_reservation)s::bigint ELSE 0 END AS behind
-        FROM event
-        WHERE status IN ('OPEN', 'CLOSED') AND starts_at <= %(to_start)s::timestamptz
-            AND (starts_at, id) >= (%(from_start)s::timestamptz, %(from_event)s::bigint)
-        ORDER BY starts_at, id
-    ) AS coming CROSS JOIN LATERAL (
-        SELECT id FROM reservation
-        WHERE event_id = coming.id AND status = 'CONFIRMED' AND id > coming.behind
-            AND id <> ALL (%(left_out)s::bigint[])
-        ORDER BY id LIMIT %(size)s::bigint
-    ) AS held
-    ORDER BY coming.starts_at, coming.id, held.id LIMIT %(size)s::bigint
-""")
+_END_OF_KINDS = sql(__file__, "end_of_kinds", job=SEND_REMINDERS.name)
 
-_THESE_RESERVATIONS = _taken("""
-    SELECT starts_at, event_id, reservation.id
-    FROM reservation JOIN event ON event.id = event_id
-    WHERE reservation.id = ANY (%(only)s::bigint[]) AND reservation.status = 'CONFIRMED'
-        AND event.status IN ('OPEN', 'CLOSED')
-        AND starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz
-    ORDER BY starts_at, event_id, reservation.id
-""")
+# A condition on `event`: it starts within the horizon; binds what `_span` says.
+_WITHIN = "starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz"
 
-_EVENTS_IN_ZONES = """
-    SELECT id, external_ref, timezone FROM event
-    WHERE status IN ('OPEN', 'CLOSED') AND timezone = ANY (%(timezones)s::text[])
-        AND starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz
-    ORDER BY starts_at, id
-"""
+_NEXT_RESERVATIONS = sql(__file__, "next_reservations")
 
-_LOCAL_DAY = """
-    local_day AS MATERIALIZED (
-        SELECT * FROM unnest(
-            %(timezones)s::text[], %(days)s::date[],
-            %(starts)s::timestamptz[], %(ends)s::timestamptz[]
-        ) AS day (timezone, event_date, begins, ends)
-    )
-"""
+_THESE_RESERVATIONS = sql(__file__, "these_reservations", within=_WITHIN)
 
-# A ticket that is to be bought in days is a mistake of who wrote it, and would keep its buyer unreminded until the
-# start; within a day it may be the hour of another zone, and comes.
+_TIMEZONES_WITHIN = sql(__file__, "timezones_within", within=_WITHIN)
+
+_EVENTS_IN_ZONES = sql(__file__, "events_in_zones", within=_WITHIN)
+
+_ANY_TO_TRY = sql(__file__, "any_to_try", any_to_try=any_to_try(SEND_REMINDERS.name))
+
+_LEFT_OUT = is_left_out(SEND_REMINDERS.name, "%(scope)s::text || reservation.id")
+
+_LOCAL_DAY = sql(__file__, "local_day")
+
+# SQL of when a reservation was bought. A ticket that is to be bought in days is a mistake of the application, and would
+# keep its buyer unreminded until the start; within a day it may be the hour of another zone, and comes.
 _BOUGHT = """
     CASE WHEN coalesce(confirmed_at, created_at) <= %(within_a_day)s::timestamptz
         THEN coalesce(confirmed_at, created_at) ELSE '-infinity' END
 """
 
-# Events whose reminders may have to be decided at :now. `due_at` stands for the SQL of when they are due.
-_COMING = """
-    FROM event
-    CROSS JOIN LATERAL (SELECT {due_at} AS due_at) AS due
-    JOIN local_day ON local_day.timezone = event.timezone AND starts_at >= begins AND starts_at < local_day.ends
-"""
+# A condition on what `coming` names: its reminders may have to be decided now.
 _MAY_BE_DUE = """
     (event.status = 'OPEN' OR event.status = 'CLOSED' AND starts_at <= %(now)s::timestamptz)
         AND (due_at IS NULL OR due_at <= %(now)s::timestamptz OR starts_at <= %(now)s::timestamptz)
 """
 
-_WITHIN = "starts_at > %(from_start)s::timestamptz AND starts_at <= %(to_start)s::timestamptz"
-
-_TIMEZONES_WITHIN = sql(__file__, "timezones_within", within=_WITHIN)
-
-_UNDECIDED = f"""
-    {_COMING} JOIN reservation ON event_id = event.id AND reservation.status = 'CONFIRMED'
-    WHERE {_MAY_BE_DUE}
-    AND ({_BOUGHT} <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz)
-    AND event.status IN ('OPEN', 'CLOSED') AND {_WITHIN}
-    AND NOT EXISTS (
-        SELECT FROM reminder
-        WHERE reservation_id = reservation.id AND kind = %(kind)s::text
-            AND reminder.event_date = local_day.event_date)
-"""
-
-_ANY_TO_TRY = sql(__file__, "any_to_try", any_to_try_reminding=any_to_try(REMINDING))
-
-_IS_LEFT_OUT = is_left_out(REMINDING, "%(scope)s::text || reservation.id")
-
-
-@cache
-def _is_undecided(due_at: str) -> str:
-    return f"""
-        WITH {_LOCAL_DAY}
-        SELECT %(any_left_out)s::boolean
-            OR EXISTS (SELECT {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT})
-    """
-
-
-@cache
-def _oldest_undecided(due_at: str) -> str:
-    return f"""
-        WITH {_LOCAL_DAY}
-        SELECT min(greatest(
-            coalesce(due_at, starts_at - %(lead)s::interval),
-            least({_BOUGHT} + %(quiet)s::interval, starts_at)))
-        {_UNDECIDED.format(due_at=due_at)} AND NOT {_IS_LEFT_OUT}
-    """
-
-
-@cache
-def _undecided_count(due_at: str) -> str:
-    undecided = _UNDECIDED.format(due_at=due_at)
-    return f"WITH {_LOCAL_DAY} SELECT count(*) {undecided} AND NOT {_IS_LEFT_OUT}"
-
-
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.
 _AGGREGATE = "public_ref || ':' || %(kind)s::text || ':' || to_char(event_date, 'YYYY-MM-DD')"
 
 _KEY = f"'ReminderDue:' || {_AGGREGATE}"
-# Of the mail that tells of the `number`th change to who was reminded.
+# Of the mail about the `number`th change to one who was reminded.
 CHANGE_KEY = """
     'ReminderChanged:' || public_ref || ':' || reminder.kind || ':' || to_char(reminder.event_date, 'YYYY-MM-DD')
         || ':' || number
@@ -430,42 +348,30 @@ _QUEUE_EVENTS = appending(
     event_id="reminded.outbox_event_id",
 )
 
-# One row per reservation whose reminder is to be decided; the unique key makes the decision once. Whom the quiet keeps
-# silent until the start nobody could have reminded in time, so that is no reminder missed. What was written is joined
-# to its tables, by their keys: of a list of its own the planner knows no size, and would go through it per row. The
-# events of what is chosen are looked up one by one: joined, all events of the next day would be read for each chunk.
-_REMIND = f"""
-    WITH {_LOCAL_DAY}, chosen AS MATERIALIZED (
-        SELECT reservation.id, public_ref, {_BOUGHT} AS bought, coming.*
-        FROM reservation CROSS JOIN LATERAL (
-            SELECT public_id, starts_at, event_date, due_at, starts_at - %(quiet)s::interval AS quiet_from
-            {_COMING} WHERE event.id = event_id AND {_MAY_BE_DUE} OFFSET 0
-        ) AS coming
-        WHERE reservation.id = ANY (%(ids)s::bigint[]) AND reservation.status = 'CONFIRMED'
-    ), decided AS (
-        SELECT id, public_ref, public_id, starts_at, event_date,
-            CASE
-                WHEN due_at IS NULL OR bought > due_at OR bought >= quiet_from THEN 'SKIPPED'
-                WHEN starts_at <= %(now)s::timestamptz THEN 'MISSED'
-                WHEN cardinality(%(nearer)s::text[]) > 0 AND EXISTS (
-                    SELECT FROM reminder AS nearer
-                    WHERE reservation_id = chosen.id AND nearer.kind = ANY (%(nearer)s::text[])
-                        AND nearer.event_date = chosen.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
-                ELSE 'QUEUED'
-            END AS state
-        FROM chosen WHERE bought <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz
-    ), reminded AS (
-        INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
-        SELECT id, %(kind)s::text, event_date, state,
-            CASE WHEN state = 'QUEUED' THEN {derived_event_id(_KEY)} END
-        FROM decided ORDER BY id
-        ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
-        RETURNING reservation_id, event_date, state, outbox_event_id
-    ), queued AS ({_QUEUE_EVENTS})
-    SELECT state, count(*) AS reminders FROM reminded GROUP BY state
-"""
+
+# The statements below are made of these parts, once for each SQL of when a kind is due, of which there are two.
+@cache
+def _coming(due_at: str) -> str:
+    return sql(__file__, "coming", due_at=due_at)
+
+
+@cache
+def _of_undecided(question: str, due_at: str) -> str:
+    undecided = sql(
+        __file__, "undecided", coming=_coming(due_at), may_be_due=_MAY_BE_DUE, bought=_BOUGHT, within=_WITHIN
+    )
+    return sql(__file__, question, local_day=_LOCAL_DAY, undecided=undecided, bought=_BOUGHT, left_out=_LEFT_OUT)
 
 
 @cache
 def _remind(due_at: str) -> str:
-    return _REMIND.format(due_at=due_at)
+    return sql(
+        __file__,
+        "remind",
+        local_day=_LOCAL_DAY,
+        bought=_BOUGHT,
+        coming=_coming(due_at),
+        may_be_due=_MAY_BE_DUE,
+        event_id=derived_event_id(_KEY),
+        queue_events=_QUEUE_EVENTS,
+    )

@@ -1,4 +1,7 @@
-"""A window of reminders: what changed is told, what is due is queued, what nothing keeps back any more goes."""
+"""A window of reminders: what changed is mailed, what is due is queued, what nothing keeps back any more goes.
+
+The steps themselves are in `event_changes`, in `reminders` and in the relay's `reconsidering`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ticketflow_orch.ticketing.reminders import ReminderRules, reminders_are_due
 class Reminding:
     """What a window did.
 
-    `queued`, `skipped` and `missed` reminders; mails that tell what `changed` and that an event is `cancelled`;
+    `queued`, `skipped` and `missed` reminders; mails about what `changed` and about events that are `cancelled`;
     `taken_up`: mails that were suppressed for a reason that has passed.
     """
 
@@ -33,7 +36,7 @@ class Reminding:
 
 
 def remind(engine: Engine, rules: ReminderRules, kinds: Mapping[str, EventKind], *, cancellations: bool) -> Reminding:
-    """Do all that is due at `rules.now`; `kinds` prepare mails, `cancellations`: whether those are told."""
+    """Do all that is due at `rules.now`; `kinds` prepare mails, `cancellations`: whether mails go about those."""
     # What was decided about an event that has moved since is decided anew by the reminders that follow.
     changes = retried(engine, lambda: tell_changes(engine, rules, cancellations=cancellations))
     reminded = send_reminders(engine, rules)

@@ -1,6 +1,7 @@
-"""Reservations that nobody but a person can end: a payment never came to an end, or its money got no ticket.
+"""Reservations that only a person can end: a payment never ended, or its money got no ticket.
 
-The expiry reports each once and leaves it alone from then on. Here they are listed, and resolved by hand.
+The expiry, in `reservations`, reports each once and leaves it alone from then on. Here they are listed, and resolved by
+hand.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ from typing import Any
 from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
-from ticketflow_orch.outbox import events
-from ticketflow_orch.outbox.events import OutboxEvent, Publish
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
+from ticketflow_orch.ticketing.lifecycle import ANNOUNCE_EXPIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,16 @@ class StuckPayment:
 
 def stuck_payments(connection: Connection, limit: int = 100) -> tuple[StuckPayment, ...]:
     """The first `limit` reservations that wait for a person, in the order in which they were made."""
-    return tuple(StuckPayment(*row) for row in connection.exec_driver_sql(_LIST, {"limit": limit}))
+    rows = connection.exec_driver_sql(_LIST, {"limit": limit})
+    return tuple(StuckPayment(**row._mapping) for row in rows)
 
 
 def confirm(connection: Connection, reference: str, now: datetime) -> None:
     """Confirm the reservation `reference`: its buyer has paid, whatever became of the payment's messages.
 
     Raises:
-        InvalidInput: there is no such reservation, or its payment is not stuck.
+        InvalidInput: there is no such reservation.
+        PreconditionFailed: its payment is not stuck.
     """
     held = _locked(connection, reference)
     connection.exec_driver_sql(
@@ -52,27 +54,22 @@ def confirm(connection: Connection, reference: str, now: datetime) -> None:
     )
 
 
-def expire(connection: Connection, reference: str, now: datetime, by: str, publish: Publish = events.append) -> None:
-    """Release the reservation `reference`, and tell so in the same transaction; `by` says who decided it.
+def expire(connection: Connection, reference: str, now: datetime, by: str) -> None:
+    """Release the reservation `reference`, and announce it in the same transaction; `by` says who decided it.
 
     Raises:
-        InvalidInput: there is no such reservation, its payment is not stuck, or its money has come in
-            and was not given back.
+        InvalidInput: there is no such reservation.
+        PreconditionFailed: its payment is not stuck, or its money has come in and was not given back.
     """
     held = _locked(connection, reference)
     # After the lock, in a statement of its own: a capture that committed while we waited is seen.
     capture = connection.exec_driver_sql(_CAPTURE, {"id": held.id}).scalar_one_or_none()
     if capture is not None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Reservation {reference!r} has the capture {capture!r}; confirm it with --confirm, or refund it first."
         )
     connection.exec_driver_sql(_EXPIRE, {"id": held.id, "now": now, "by": by})
-    publish(
-        connection,
-        OutboxEvent(
-            "reservation", reference, "ReservationExpired", {"ref": reference}, f"ReservationExpired:{reference}", now
-        ),
-    )
+    connection.exec_driver_sql(_ANNOUNCE, {"id": held.id, "now": now})
 
 
 def _locked(connection: Connection, reference: str) -> Row[Any]:
@@ -82,7 +79,7 @@ def _locked(connection: Connection, reference: str) -> Row[Any]:
             f"There is no reservation {reference!r}; `ticketflow reservations stuck` lists those to resolve."
         )
     if held.status != "ACTIVE" or held.stuck_reported_at is None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"The payment of reservation {reference!r} is not stuck (the reservation is {held.status}); "
             "`ticketflow reservations stuck` lists those that are."
         )
@@ -98,3 +95,5 @@ _CAPTURE = sql(__file__, "capture", kept_capture=KEPT_CAPTURE)
 _EXPIRE = """
     UPDATE reservation SET status = 'EXPIRED', expired_at = %(now)s::timestamptz, expired_by = %(by)s WHERE id = %(id)s
 """
+
+_ANNOUNCE = sql(__file__, "announce", announce_expired=ANNOUNCE_EXPIRED)

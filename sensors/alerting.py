@@ -10,17 +10,15 @@ from ticketflow_orch.outbox.alerts import Alert, alert_all
 from ticketflow_orch.outbox.events import Publish
 
 
-def tell(
+def alert(
     context: dg.SensorEvaluationContext,
     connection: Connection,
     alerts: Iterable[Alert],
     now: datetime,
     publish: Publish,
 ) -> dg.SkipReason:
-    """Tell those of `alerts` that are new, in the caller's transaction, and say which they were."""
-    told = alert_all(connection, list(alerts), now, publish)
-    for alert in told:
-        context.log.warning(f"{alert.kind}: {alert.key}")
-    return dg.SkipReason(
-        "Alerted: " + "; ".join(f"{alert.kind} {alert.key}" for alert in told) if told else "All well."
-    )
+    """Publish those of `alerts` that are new, in the caller's transaction, and say which they were."""
+    new = alert_all(connection, list(alerts), now, publish)
+    for one in new:
+        context.log.warning(f"{one.kind}: {one.key}")
+    return dg.SkipReason("Alerted: " + "; ".join(f"{one.kind} {one.key}" for one in new) if new else "All well.")
