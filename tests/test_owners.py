@@ -24,7 +24,10 @@ def inserting() -> dict[str, set[Path]]:
     """The files that insert into each table, by its name; revisions build tables, and are nobody's."""
     found: dict[str, set[Path]] = defaultdict(set)
     for file in (
-        file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py") if "migrations" not in file.parts
+        file
+        for folder in FOLDERS
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".py", ".sql"} and "migrations" not in file.parts and file != PAGE
     ):
         for table in _INSERTED.findall(file.read_text("utf-8")):
             found[table].add(file.relative_to(ROOT))
@@ -36,7 +39,7 @@ def tables() -> set[str]:
 
 
 def test_events_are_written_through_one_door() -> None:
-    assert inserting()["outbox_event"] == {Path("ticketflow_orch/outbox/events.py")}
+    assert inserting()["outbox_event"] == {Path("ticketflow_orch/outbox/events.sql")}
 
 
 def test_the_rows_of_a_table_are_made_in_one_room() -> None:

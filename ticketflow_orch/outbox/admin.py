@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -146,12 +146,12 @@ def list_events(
         raise InvalidInput(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
     query = _UNENDED if state is None else _OF_STATE
     values = {"state": state, "event_type": event_type, "aggregate": aggregate, "limit": limit}
-    return tuple(Event(*row) for row in connection.exec_driver_sql(query, values))
+    return tuple(Event(**row) for row in connection.exec_driver_sql(query, values).mappings())
 
 
 def list_kept_back(connection: Connection, limit: int = 50) -> tuple[Event, ...]:
     """The first `limit` events that are suppressed for a reason that may pass, and go by themselves when it has."""
-    return tuple(Event(*row) for row in connection.exec_driver_sql(_KEPT_BACK, {"limit": limit}))
+    return tuple(Event(**row) for row in connection.exec_driver_sql(_KEPT_BACK, {"limit": limit}).mappings())
 
 
 def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID) -> Detail:
@@ -160,19 +160,21 @@ def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID)
     Raises:
         InvalidInput: there is no such event.
     """
-    row = connection.exec_driver_sql(_SHOW, {"event_id": event_id}).one_or_none()
-    if row is None:
+    found = connection.exec_driver_sql(_SHOW, {"event_id": event_id}).mappings().one_or_none()
+    if found is None:
         raise _unknown(event_id)
-    detail = Detail(Event(*row[:11]), *row[11:21])
-    kind = kinds.get(row.event_type)
-    if detail.body is None and (kind is None or kind.preparer is None):
-        return replace(detail, body=envelope(row.event_type, row.occurred_at, row.data))
-    return detail
+    columns = dict(found)
+    data = columns.pop("data")
+    event = Event(**{field.name: columns.pop(field.name) for field in fields(Event)})
+    kind = kinds.get(event.event_type)
+    if columns["body"] is None and (kind is None or kind.preparer is None):
+        columns["body"] = envelope(event.event_type, event.occurred_at, data)
+    return Detail(event, **columns)
 
 
 def attempts(connection: Connection, event_id: UUID) -> tuple[Attempt, ...]:
     """The attempts at an event that did not deliver it, the first one first."""
-    return tuple(Attempt(*row) for row in connection.exec_driver_sql(_ATTEMPTS, {"event_id": event_id}))
+    return tuple(Attempt(**row) for row in connection.exec_driver_sql(_ATTEMPTS, {"event_id": event_id}).mappings())
 
 
 def destinations(connection: Connection, delivery: Delivery) -> tuple[DestinationState, ...]:
@@ -227,7 +229,7 @@ def would_redrive(connection: Connection, choice: Choice) -> int:
         InvalidInput: nothing is chosen at all.
     """
     _require_choice(choice)
-    return len(connection.exec_driver_sql(_CHOSEN_DEAD, _values_of(choice)).all())
+    return len(connection.exec_driver_sql(_DEAD, _values_of(choice)).all())
 
 
 def redrive(connection: Connection, choice: Choice) -> int:
@@ -339,7 +341,7 @@ def resume(connection: Connection, kind: StopKind, name: str) -> None:
 
 def stops(connection: Connection) -> tuple[Stop, ...]:
     """All that is stopped, in the order of names."""
-    return tuple(Stop(*row) for row in connection.exec_driver_sql(_STOPS))
+    return tuple(Stop(**row) for row in connection.exec_driver_sql(_STOPS).mappings())
 
 
 def _move(connection: Connection, event_id: UUID, states: set[str], done: str, statement: Any) -> None:  # noqa: ANN401
@@ -388,23 +390,12 @@ def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
     return Recorded(message, state, Outcome(verdict, said))
 
 
-_COLUMNS = """
-    event_id, event_type, aggregate_type, aggregate_id, state, attempts - attempts_forgiven, occurred_at,
-    available_at, last_attempt_at, ended_at, last_error
-"""
-
-_CHOSEN = """
-    (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
-    AND (%(aggregate)s::text IS NULL OR aggregate_id = %(aggregate)s::text)
-"""
-
-_UNENDED = sql(__file__, "unended", columns=_COLUMNS, chosen=_CHOSEN)
-
-_OF_STATE = sql(__file__, "of_state", columns=_COLUMNS, chosen=_CHOSEN)
-
-_KEPT_BACK = sql(__file__, "kept_back", columns=_COLUMNS)
-
-_SHOW = sql(__file__, "show", columns=_COLUMNS)
+_SHOWN = sql(__file__, "shown")
+_CHOSEN = sql(__file__, "chosen")
+_UNENDED = sql(__file__, "unended", shown=_SHOWN, chosen=_CHOSEN)
+_OF_STATE = sql(__file__, "of_state", shown=_SHOWN, chosen=_CHOSEN)
+_KEPT_BACK = sql(__file__, "kept_back", shown=_SHOWN)
+_SHOW = sql(__file__, "show", shown=_SHOWN)
 
 _ATTEMPTS = """
     SELECT attempt, began_at, outbox_attempt.ended_at, outbox_attempt.owner, outbox_attempt.destination, outcome, error,
@@ -429,19 +420,7 @@ _LOCK = """
     FROM outbox_event WHERE event_id = %(event_id)s::uuid FOR UPDATE
 """
 
-# In the order of ids, as everything that takes several events.
-_DEAD = """
-    SELECT id FROM outbox_event
-    WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
-        AND aggregate_type <> ALL (%(others)s::text[])
-        AND (%(event_ids)s::uuid[] IS NULL OR event_id = ANY (%(event_ids)s::uuid[]))
-        AND (%(event_types)s::text[] IS NULL OR event_type = ANY (%(event_types)s::text[]))
-        AND (%(since)s::timestamptz IS NULL OR last_attempt_at >= %(since)s::timestamptz)
-    ORDER BY id
-"""
-
-_CHOSEN_DEAD = _DEAD
-
+_DEAD = sql(__file__, "dead")
 _REDRIVE = sql(__file__, "redrive", dead=_DEAD)
 
 _HOLD = "UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE id = %(id)s"
@@ -450,18 +429,7 @@ _RELEASE = """
     UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL WHERE id = %(id)s
 """
 
-_RESOLVE = """
-    UPDATE outbox_event
-    SET state = %(state)s::text, last_error = %(said)s::text,
-        available_at = CASE WHEN %(state)s::text = 'PENDING' THEN clock_timestamp() END,
-        ended_at = CASE WHEN %(state)s::text IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
-        attempts_forgiven = CASE WHEN %(state)s::text = 'PENDING' THEN attempts ELSE attempts_forgiven END,
-        doubtful_since = CASE WHEN %(state)s::text IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
-        reconsider_until = NULL,
-        tried_since = CASE WHEN %(state)s::text = 'PENDING' THEN NULL ELSE tried_since END,
-        lost = CASE WHEN %(state)s::text = 'PENDING' THEN 0 ELSE lost END
-    WHERE id = %(id)s
-"""
+_RESOLVE = sql(__file__, "resolve")
 
 _STOP = """
     INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES (%(kind)s, %(name)s, %(reason)s, %(by)s)

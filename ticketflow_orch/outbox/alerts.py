@@ -25,7 +25,7 @@ ALERT = "alert"
 RESOLVED = "AlertResolved"
 CAUSE_GONE = "its cause is gone"
 # What stands for so long is told again.
-TOLD_AGAIN_AFTER = timedelta(days=1)
+REPEATED_AFTER = timedelta(days=1)
 
 
 class Severity(StrEnum):
@@ -108,10 +108,10 @@ def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Pub
         "severity": alert.urgency,
         "payload": json.dumps(alert.payload),
         "event_id": alert.event_id,
-        "again_after": TOLD_AGAIN_AFTER,
+        "again_after": REPEATED_AFTER,
     }
     noted = connection.exec_driver_sql(_NOTE, values).one_or_none()
-    if noted is None or not noted.is_told:
+    if noted is None or not noted.is_sent:
         return False
     more = {} if noted.occurrences == 1 else {"occurrences": noted.occurrences, "since": noted.first_at.isoformat()}
     # Each of them is its own event in one aggregate, so that it is ended after it was told.
@@ -134,12 +134,12 @@ def alert_all(
 def standing(connection: Connection, kinds: Collection[str] | None = None) -> tuple[Standing, ...]:
     """The open alerts, of `kinds` or of all, the most urgent first and among them the oldest."""
     values = {"kinds": None if kinds is None else sorted(kinds)}
-    return tuple(Standing(*row) for row in connection.exec_driver_sql(_STANDING, values))
+    return tuple(Standing(**row) for row in connection.exec_driver_sql(_STANDING, values).mappings())
 
 
 def latest(connection: Connection, most: int) -> tuple[Standing, ...]:
     """The last `most` alerts, open or over, the newest first."""
-    return tuple(Standing(*row) for row in connection.exec_driver_sql(_LATEST, {"most": most}))
+    return tuple(Standing(**row) for row in connection.exec_driver_sql(_LATEST, {"most": most}).mappings())
 
 
 def resolve(
@@ -147,13 +147,15 @@ def resolve(
 ) -> tuple[Standing, ...]:
     """End those of `alerts` that are open, and tell of each; `by` says what ended them. Returns them."""
     ended = []
-    for row in connection.exec_driver_sql(_RESOLVE, {"ids": sorted(alerts), "by": by}).all():
-        one = Standing(*row[:-1])
+    for row in connection.exec_driver_sql(_RESOLVE, {"ids": sorted(alerts), "by": by}).mappings().all():
+        columns = dict(row)
+        key = columns.pop("key")
+        one = Standing(**columns)
         told = {
             "kind": one.kind, "subject": one.subject, "severity": one.severity.lower(),
             "since": one.first_at.isoformat(), "occurrences": one.occurrences, "resolved_by": by,
         }  # fmt: skip
-        name = _name(one.kind, row.key)
+        name = _name(one.kind, key)
         publish(connection, OutboxEvent(ALERT, name, RESOLVED, told, f"{RESOLVED} {name}", now))
         ended.append(one)
     return tuple(ended)
@@ -181,7 +183,7 @@ def resolve_others(
 
 def tell_again(connection: Connection, now: datetime, publish: Publish = events.append) -> int:
     """Tell what has stood for another day, of what somebody must look at; how many there were."""
-    rows = connection.exec_driver_sql(_AGAIN, {"again_after": TOLD_AGAIN_AFTER}).all()
+    rows = connection.exec_driver_sql(_REPEAT, {"again_after": REPEATED_AFTER}).all()
     for row in rows:
         name = _name(row.kind, row.key)
         told = row.payload | {
@@ -202,30 +204,9 @@ def _name(kind: str, key: str) -> str:
 
 
 _NOTE = sql(__file__, "note")
-
-_IS_OVER = """
-    SELECT EXISTS (
-        SELECT FROM alert JOIN alert_group ON alert_group.id = group_id
-        WHERE alert.kind = %(kind)s::text AND alert.key = %(key)s::text AND resolved_at IS NOT NULL
-    ) AND NOT EXISTS (
-        SELECT FROM alert_group WHERE kind = %(kind)s::text AND subject = %(subject)s::text
-            AND resolved_at IS NULL)
-"""
-
-_COLUMNS = "id, kind, subject, severity, first_at, last_at, occurrences, payload, resolved_at, resolved_by"
-
-_STANDING = sql(__file__, "standing", columns=_COLUMNS)
-
-_LATEST = sql(__file__, "latest", columns=_COLUMNS)
-
-_RESOLVE = sql(__file__, "resolve", columns=_COLUMNS)
-
-_AGAIN = """
-    UPDATE alert_group SET told_at = clock_timestamp()
-    WHERE id IN (
-        SELECT id FROM alert_group
-        WHERE resolved_at IS NULL AND severity <> 'INFO'
-            AND told_at < clock_timestamp() - %(again_after)s::interval
-        ORDER BY kind, subject FOR UPDATE SKIP LOCKED)
-    RETURNING kind, key, subject, severity, payload, occurrences, first_at, told_at
-"""
+_IS_OVER = sql(__file__, "is_over")
+_SHOWN = sql(__file__, "shown")
+_STANDING = sql(__file__, "standing", shown=_SHOWN)
+_LATEST = sql(__file__, "latest", shown=_SHOWN)
+_RESOLVE = sql(__file__, "resolve", shown=_SHOWN)
+_REPEAT = sql(__file__, "repeat")

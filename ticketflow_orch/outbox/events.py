@@ -107,7 +107,7 @@ Publish = Callable[[Connection, OutboxEvent], bool]
 
 def derived_event_id(dedupe_key: str) -> str:
     """The SQL of the id of an event whose key the SQL `dedupe_key` says; the same in a restored database."""
-    return f"derived_id((SELECT id FROM installation), 'outbox_event', {dedupe_key})"
+    return sql(__file__, "derived_event_id", dedupe_key=dedupe_key)
 
 
 def appending(
@@ -132,13 +132,19 @@ def appending(
     """
     if event_type not in EVENT_TYPES:
         raise ValueError(f"{event_type!r} is not in EVENT_TYPES; no route could name it.")
-    return f"""
-        INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT {event_id or derived_event_id(dedupe_key)}, '{aggregate_type}', {aggregate_id}, '{event_type}',
-            {payload}, {dedupe_key}, {occurred_at}
-        FROM {source}
-        {"ON CONFLICT DO NOTHING" if known == "skip" else ""}
-    """
+    return sql(
+        __file__,
+        "append_each",
+        event_type=event_type,
+        source=source,
+        aggregate_type=aggregate_type,
+        aggregate_id=aggregate_id,
+        payload=payload,
+        dedupe_key=dedupe_key,
+        occurred_at=occurred_at,
+        event_id=event_id or derived_event_id(dedupe_key),
+        on_conflict="ON CONFLICT DO NOTHING" if known == "skip" else "",
+    )
 
 
 def append(connection: Connection, event: OutboxEvent) -> bool:
@@ -165,4 +171,4 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     return written == 1
 
 
-_APPEND = sql(__file__, "append", derived_event_id_cast_dedupe_key_as_text=derived_event_id("%(dedupe_key)s::text"))
+_APPEND = sql(__file__, "append", event_id=derived_event_id("%(dedupe_key)s::text"))

@@ -248,17 +248,7 @@ def _fence(ends: Sequence[Ended]) -> dict[str, object]:
     return {"ids": [end.claimed.id for end in ends], "attempts": [end.claimed.message.attempt for end in ends]}
 
 
-# The usual end by itself: three arrays instead of nine.
-_DELIVERED = """
-    UPDATE outbox_event AS event
-    SET state = 'DELIVERED', ended_at = clock_timestamp(), available_at = NULL, lease_until = NULL, owner = NULL,
-        last_attempt_at = clock_timestamp(), last_error = NULL, last_response = mine.response, last_owner = event.owner
-    FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(responses)s::text[])
-        AS mine (id, attempt, response)
-    WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
-    RETURNING event.id
-"""
-
+_DELIVERED = sql(__file__, "delivered")
 _ENDED = sql(__file__, "ended")
 
 _STOP = """

@@ -1,6 +1,18 @@
+-- name: delivered
+-- The usual end by itself, fenced by the number of the attempt: three arrays instead of thirteen; by the key.
+UPDATE outbox_event AS event
+SET state = 'DELIVERED', ended_at = clock_timestamp(), available_at = NULL, lease_until = NULL, owner = NULL,
+    last_attempt_at = clock_timestamp(), last_error = NULL, last_response = mine.response, last_owner = event.owner
+FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(responses)s::text[])
+    AS mine (id, attempt, response)
+WHERE event.id = mine.id AND event.attempts = mine.attempt AND event.state = 'INFLIGHT'
+RETURNING event.id;
+
+
 -- name: ended
--- A doubt that an earlier attempt left is not cleared by a later one that was refused. What is held at its first attempt
--- was not tried. What nothing reached keeps its turn: its destination is left alone as a whole.
+-- All other ends, fenced likewise, and their attempts. A doubt that an earlier attempt left is not cleared by a later
+-- one that was refused. What is held at its first attempt was not tried. What nothing reached keeps its turn: its
+-- destination is left alone as a whole.
 WITH done AS (
 UPDATE outbox_event AS event
 SET state = mine.state, owner = NULL, lease_until = NULL, last_attempt_at = clock_timestamp(), lost = 0,
