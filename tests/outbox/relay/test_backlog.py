@@ -14,6 +14,7 @@ from tests.support.copies import shared_database
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox.backlog import read_backlog
 from ticketflow_orch.outbox.relay import Round, due, fetch, is_due
+from ticketflow_orch.outbox.relay.connections import PLANNED_ONCE
 
 PENDING, BURIED = 100, 20_000
 
@@ -118,7 +119,7 @@ def planned(connection: Connection, statement: str) -> str:
     driver = connection.connection.driver_connection
     assert isinstance(driver, psycopg.Connection)
     with psycopg.ClientCursor(driver) as cursor:
-        cursor.execute(due.PLANNED_ONCE)
+        cursor.execute(PLANNED_ONCE)
         cursor.execute(f"PREPARE looked_at AS {numbered}")
         arguments = f"({', '.join(['%s'] * len(names))})" if names else ""
         cursor.execute(f"EXPLAIN (ANALYZE) EXECUTE looked_at {arguments}", [VALUES[name] for name in names])

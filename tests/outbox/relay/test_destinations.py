@@ -217,7 +217,7 @@ def test_two_relays_try_a_destination_that_fails_with_one_event(engine: Engine) 
 
 def test_a_destination_that_has_failed_for_long_is_told_of_once(engine: Engine) -> None:
     add_many(engine, 10, aggregates=10)
-    soon = Patience(first=timedelta(0), longest=timedelta(0), told_after=timedelta(minutes=15))
+    soon = Patience(first=timedelta(0), longest=timedelta(0), alerted_after=timedelta(minutes=15))
     run(engine, delivery(Receiver(lambda _: UNREACHED)), budget=1, patience_with=soon)
     assert alerts(engine) == []
     with engine.begin() as connection:

@@ -25,18 +25,6 @@ from ticketflow_orch.outbox.relay.conditions import WELL, Condition, conditions
 VISITED = 2_000
 PROBED = 10_000
 
-# One plan is right whatever the parameters: from the few rows found first, by an index, to each row. The planner, which
-# knows neither the window nor how soon a limit is reached, would read the whole outbox instead; and planning anew costs
-# as much as a small claim.
-_PLANNING = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-}
-PLANNED_ONCE = "; ".join(f"SET {name} = {value}" for name, value in _PLANNING.items())
-PLANNED_AS_EVER = "; ".join(f"RESET {name}" for name in _PLANNING)
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:

@@ -1,9 +1,13 @@
-"""Sending: one attempt at one event, and what follows from its answer."""
+"""The executor: one attempt at one event, outside any transaction, and what follows from its answer.
+
+What follows is only decided here; `completer` writes it down.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 
 from sqlalchemy import Engine
@@ -13,8 +17,12 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.delivery import Commit, FencedError, Outcome, Transport, Verdict
 from ticketflow_orch.outbox.delivery.configuration import Route
 from ticketflow_orch.outbox.events import NEVER_TWICE
-from ticketflow_orch.outbox.relay.completer import Ended, State
+from ticketflow_orch.outbox.relay.config import RelayConfig
+from ticketflow_orch.outbox.relay.ended import Ended, Result, State
 from ticketflow_orch.outbox.relay.fetch import Claimed
+from ticketflow_orch.outbox.relay.knowledge import Knowledge
+from ticketflow_orch.outbox.relay.pacing import Pace
+from ticketflow_orch.outbox.relay.state import DrainState
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +31,37 @@ class _UnansweredError(FencedError):
     """Whether the commit was written down is not known; what it comes before did not happen."""
 
 
-def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | Claimed | None:
+class Executor:
+    """Sends claimed events. Safe to use from several threads."""
+
+    def __init__(self, config: RelayConfig, state: DrainState, knowledge: Knowledge, paces: Mapping[str, Pace]) -> None:
+        self._config = config
+        self._state = state
+        self._knowledge = knowledge
+        self._paces = paces
+
+    def send(self, claimed: Claimed) -> Result:
+        """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent now after all."""
+        event_type, destination = claimed.message.event_type, claimed.to
+        stopped = self.holds_back(destination) or self._knowledge.is_stopped(event_type, destination)
+        if stopped or time.monotonic() - claimed.at >= self._config.patience:
+            return claimed
+        delivery = self._config.delivery
+        route = delivery.route_to(event_type, destination)
+        commit = commit_of(self._config.engine, claimed, route, self._config.leases[destination])
+        ended = attempt(claimed, route, delivery.transport(destination), commit)
+        if isinstance(ended, Ended):
+            self._paces[destination].see(ended)
+            if ended.gone is not None:
+                self._state.gone.add(ended.gone)
+        return ended
+
+    def holds_back(self, destination: str) -> bool:
+        """Whether what is claimed for it is not to be sent now after all."""
+        return destination in self._state.gone or self._paces[destination].holds_back
+
+
+def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Result:
     """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it.
 
     `claimed` as it was where the database was away when its commit was to be written down: it was not sent.
@@ -85,7 +123,7 @@ def judge(claimed: Claimed, route: Route, outcome: Outcome) -> Ended:
         case Verdict.GONE:
             return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, gone=route.destination)
         case Verdict.THROTTLED:
-            # However long it lasts: the destination takes others meanwhile, or operators are told that it fails.
+            # However long it lasts: the destination takes others meanwhile, or operators are alerted that it fails.
             return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, throttled=True)
         case Verdict.UNKNOWN:
             # Where sending it again is out of the question already, it is a person's.

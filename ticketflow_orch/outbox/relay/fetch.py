@@ -1,7 +1,7 @@
 """Claiming: events that may go now are taken for the length of a lease, in one statement.
 
-An attempt counts when it is claimed. Its number is the fence: it only ever grows, and whoever was overtaken holds an
-old one.
+An attempt counts when it is claimed. Its number is the fence: it only ever grows, and a relay that was overtaken
+holds an old one.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 
 from sqlalchemy import Connection
@@ -22,7 +22,6 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.text import without_addresses
 from ticketflow_orch.outbox.delivery import Verdict
 from ticketflow_orch.outbox.delivery.configuration import Allowance
-from ticketflow_orch.outbox.relay.completer import Ended, storable
 from ticketflow_orch.outbox.relay.conditions import (
     KNOWN,
     NEXT,
@@ -34,6 +33,8 @@ from ticketflow_orch.outbox.relay.conditions import (
     condition_of,
     still,
 )
+from ticketflow_orch.outbox.relay.config import Patience
+from ticketflow_orch.outbox.relay.ended import Ended, storable
 
 # So many failures in a row, without one that arrived, are the destination's and not some events'.
 FAILURES = 5
@@ -42,20 +43,6 @@ _MEASURED = 1.0
 _COUNTED = 10_000
 # A rate that is not used says nothing when it is kept; several relays may share it.
 _USED = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a destination that fails is left alone: `first`, doubled each time, at most `longest`, by chance less.
-
-    `longest` is at most ten minutes: what is further away is of a clock that was set back. `asked` bounds what the
-    destination may ask for by itself. Operators are told when it has failed for `told_after`.
-    """
-
-    first: timedelta = timedelta(seconds=1)
-    longest: timedelta = timedelta(minutes=1)
-    asked: timedelta = timedelta(hours=1)
-    told_after: timedelta = timedelta(minutes=15)
 
 
 class _Sign(Enum):
@@ -101,7 +88,7 @@ class Pace:
 
     @property
     def window(self) -> int:
-        """How many events may be under way to it at once."""
+        """How many events may be in flight to it at once."""
         return 1 if self.probing or self.condition.is_open else int(self._window)
 
     @property
@@ -140,7 +127,7 @@ class Pace:
 
     @property
     def version(self) -> int:
-        """Grows with what this relay writes, so that what was read before it can be told from what is so now."""
+        """Grows with what this relay writes, so that what was read before it can be known to be old."""
         return self._version
 
     def learn(self, condition: Condition, version: int) -> None:

@@ -40,7 +40,7 @@ def reconsider(engine: Engine, kinds: Mapping[str, EventKind], now: datetime) ->
 
 
 def may_go(connection: Connection, kinds: Mapping[str, EventKind], now: datetime) -> bool:
-    """Whether `reconsider` would take up anything, or has too much to look at to tell; writes nothing."""
+    """Whether `reconsider` would take up anything, or has too much to look at to know; writes nothing."""
     after = 0
     for _ in range(_MOST // _CHUNK):
         rows = _looked_at(connection, now, after)
