@@ -1,8 +1,4 @@
-"""Delivery of outbox events to the outside world: what every transport is given and what it answers.
-
-A transport sends one message and says what is known of it. It decides nothing: whether an event is tried again, is
-dead or in doubt is for the relay, which records the answer.
-"""
+"""What every transport is given and what it answers. Which transports there are is in `destinations`."""
 
 from __future__ import annotations
 
@@ -100,7 +96,7 @@ def envelope(event_type: str, occurred_at: datetime, data: str) -> bytes:
 
 
 class FencedError(RuntimeError):
-    """The lease of this attempt is over: somebody else may be at it, so nothing more may be sent."""
+    """The lease of this attempt is over: somebody else may be working on it, so nothing more may be sent."""
 
 
 # Called by a transport right before the step after which its receiver may have the message. Raises FencedError when
