@@ -1,4 +1,4 @@
-"""The mails to who holds a ticket: rendered from what is true now, or suppressed when there is nothing to say any more.
+"""The mails to ticket holders: rendered from what is true now, or suppressed when there is nothing to say any more.
 
 A reminder, the notice of what changed since, and that the event was cancelled. What keeps one of them back and may
 pass (a date or an address that somebody corrects) is looked at again until the event's day is over.
@@ -49,7 +49,7 @@ def prepare_reminders(
     """For each message its mail, with the event as it stands now, or why it is not to be sent; three queries.
 
     `now` is the business time (aware). A message with bytes stays as it is: what may have been sent does not change.
-    What whoever is reminded is told is noted with the reminder.
+    What a mail says of the event is noted with its reminder.
     """
     found = _reservations(connection, messages)
     addresses = {key: mail_address(reservation.buyer_email) for key, reservation in found.items()}

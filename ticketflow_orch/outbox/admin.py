@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict, envelope
 from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Fate, Recorded
@@ -104,7 +104,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What is not delivered until somebody resumes it."""
+    """What is not delivered until it is resumed."""
 
     kind: StopKind
     name: str
@@ -191,7 +191,7 @@ def destinations(connection: Connection, delivery: Delivery) -> tuple[Destinatio
 
 
 def require_destination(delivery: Delivery, destination: str) -> None:
-    """Raise TicketflowError where the configuration of delivery has no such destination."""
+    """Raise InvalidInput where the configuration of delivery has no such destination."""
     known = delivery.destinations
     if destination not in known:
         raise InvalidInput(f"There is no destination {destination!r}; choose one of {', '.join(sorted(known))}.")
@@ -238,7 +238,8 @@ def redrive(connection: Connection, choice: Choice) -> int:
     Those that are decided about elsewhere are left out.
 
     Raises:
-        InvalidInput: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen.
+        InvalidInput: nothing is chosen, or there is no such event.
+        PreconditionFailed: an event that `choice` names is not dead or is decided about elsewhere.
     """
     _require_choice(choice)
     redriven = set(connection.exec_driver_sql(_REDRIVE, _values_of(choice)).scalars())
@@ -246,7 +247,7 @@ def redrive(connection: Connection, choice: Choice) -> int:
         if event_id not in redriven:
             found = _locked(connection, event_id)
             _require_no_other_desk(found)
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Event {event_id} is {found.state} or not among those chosen; only DEAD ones are redriven."
             )
     return len(redriven)
@@ -270,7 +271,8 @@ def hold(connection: Connection, event_id: UUID) -> None:
     """Keep a pending event, and with it all later ones of its aggregate, until it is released.
 
     Raises:
-        InvalidInput: there is no such event, it is not PENDING, or it is decided about elsewhere.
+        InvalidInput: there is no such event.
+        PreconditionFailed: it is not PENDING, or it is decided about elsewhere.
     """
     _move(connection, event_id, {"PENDING"}, "held", _HOLD)
 
@@ -279,7 +281,8 @@ def release(connection: Connection, event_id: UUID) -> None:
     """Let a held event go, at once.
 
     Raises:
-        InvalidInput: there is no such event, it is not HELD, or it is decided about elsewhere.
+        InvalidInput: there is no such event.
+        PreconditionFailed: it is not HELD, or it is decided about elsewhere.
     """
     _move(connection, event_id, {"HELD"}, "released", _RELEASE)
 
@@ -295,8 +298,8 @@ def resolve(
     does from the relay.
 
     Raises:
-        InvalidInput: there is no such event, its state is none of these, it is dead already, or it is decided about
-            elsewhere.
+        InvalidInput: there is no such event.
+        PreconditionFailed: its state is none of these, it is dead already, or it is decided about elsewhere.
     """
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
@@ -305,7 +308,7 @@ def resolve(
     # What is dropped for good is one of those that are kept back, and not looked at again.
     is_so = found.state == state and found.reconsider_until is None
     if found.state not in waits or is_so:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Event {event_id} is {found.state}, so it cannot be resolved as {resolution}; "
             "only what is IN_DOUBT or DEAD waits for that."
         )
@@ -321,22 +324,23 @@ def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str
     """Deliver nothing to a destination, or of a type, until it is resumed.
 
     Raises:
-        InvalidInput: it is stopped already, or there is no such type.
+        InvalidInput: there is no such type.
+        PreconditionFailed: it is stopped already.
     """
     if kind == "EVENT_TYPE":
         require_event_type(name)
     if not connection.exec_driver_sql(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
-        raise InvalidInput(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
+        raise PreconditionFailed(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
 
 
 def resume(connection: Connection, kind: StopKind, name: str) -> None:
     """Deliver again what was stopped.
 
     Raises:
-        InvalidInput: it is not stopped.
+        PreconditionFailed: it is not stopped.
     """
     if not connection.exec_driver_sql(_RESUME, {"kind": kind, "name": name}).rowcount:
-        raise InvalidInput(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
+        raise PreconditionFailed(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
 
 
 def stops(connection: Connection) -> tuple[Stop, ...]:
@@ -348,7 +352,9 @@ def _move(connection: Connection, event_id: UUID, states: set[str], done: str, s
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     if found.state not in states:
-        raise InvalidInput(f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}.")
+        raise PreconditionFailed(
+            f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}."
+        )
     connection.exec_driver_sql(statement, {"id": found.id})
 
 
@@ -362,7 +368,7 @@ def _locked(connection: Connection, event_id: UUID) -> Row[Any]:
 def _require_no_other_desk(found: Row[Any]) -> None:
     command = _OTHER_DESKS.get(found.aggregate_type)
     if command is not None and found.is_its_own:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Event {found.event_id} is about {found.aggregate_type} {found.aggregate_id}; "
             f"decide about that with `{command}`."
         )

@@ -63,7 +63,7 @@ def count(connection: Connection, which: Which) -> tuple[Kind, ...]:
 def decide(engine: Engine, which: Which, one: Callable[[Connection, UUID], None]) -> tuple[int, tuple[str, ...]]:
     """Do `one` to each of the events `which`, some at a time; how many there were, and why others were refused.
 
-    Whoever was quicker with an event has decided about it.
+    Where somebody else was quicker with an event, their decision stays.
     """
     with engine.connect() as connection:
         found = connection.exec_driver_sql(_IDS, _values(which)).scalars().all()

@@ -1,4 +1,7 @@
-"""The outbox: what the outside world is to learn, written in the transaction of its cause."""
+"""The events of the outbox: which types there are, and the one way to write them, in the transaction of their cause.
+
+Who writes which, and why, is the business of the rooms above.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ from sqlalchemy import Connection
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 
-# All that is ever told; docs/delivery.md says what each of them carries. The table outbox_event_type names them too,
-# save what the database writes by itself: who does not own the outbox writes no others.
+# All there are; docs/delivery.md says what each of them carries. The table outbox_event_type names them too, save what
+# the database writes by itself: a role that does not own the outbox writes no others.
 EVENT_TYPES = frozenset({
     "AlertResolved",
     "CheckFailed",
@@ -50,7 +53,7 @@ WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry", "ReservationPaymentRe
 # Those that are rendered as mails, where their destination takes mails.
 MAILS = frozenset({"EventCancelled", "ReminderChanged", "ReminderDue", "StatementReady"})
 
-# Those that tell operators of something. They have a route of their own, and may go a second way while it fails.
+# Those that alert operators. They have a route of their own, and may go a second way while it fails.
 ALERTS = frozenset({
     "AlertResolved",
     "CheckFailed",
@@ -76,7 +79,7 @@ NEVER_TWICE = frozenset({"PayoutRequested"})
 
 
 def require_event_type(name: str) -> None:
-    """Raise TicketflowError unless `name` is in EVENT_TYPES."""
+    """Raise InvalidInput unless `name` is in EVENT_TYPES."""
     if name not in EVENT_TYPES:
         near = get_close_matches(name, EVENT_TYPES, n=1)
         fix = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"

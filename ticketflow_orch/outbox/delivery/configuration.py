@@ -39,14 +39,14 @@ WhenDead = Literal["block", "skip"]
 InDoubt = Literal["resend", "hold", "look_up"]
 # Without a file of their own all events are only written down.
 UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
-# To who holds a ticket; where nothing else is said the notices go where the reminders go.
+# To those who hold a ticket; where nothing else is said, the notices go where the reminders go.
 _REMINDERS, _NOTICES = "ReminderDue", ("EventCancelled", "ReminderChanged")
-# In TICKETFLOW_HOME, for whatever process works there.
+# In TICKETFLOW_HOME, for every process that works there.
 HOME_FILE = "delivery.toml"
-# What the configuration calls the types that tell operators of something, and where those go that cannot go there.
+# What the configuration calls the route of all alerts, and where those go that cannot go there.
 ALERTS_ROUTE = "alerts"
 ALERTS_FILE = "alerts-file"
-# Whoever is owed money, or has to be told, is not given up over a long weekend.
+# Payouts and alerts are not given up over a long weekend.
 GIVES_UP_AFTER = timedelta(days=3)
 GIVES_UP_AFTER_ALERTS = timedelta(days=30)
 _GIVES_UP_LATER = {
@@ -62,8 +62,8 @@ class Route:
 
     `attempts`: after so many that count an event is dead, None: never by their number. `when_dead`: a dead event keeps
     later ones of its aggregate waiting (block) or not (skip). `remembers`: how long the receiver recognises an event
-    id, None for ever; where an event may have arrived longer ago than that, `in_doubt` says whether it is sent once
-    more, held for a person, or looked up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`:
+    id, None for ever; where an event may have arrived longer ago than that, `in_doubt` says whether it is sent
+    again, held for a person, or looked up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`:
     what is rendered as a mail is sent as one there, and as JSON like everything elsewhere. `gives_up_after`: an event
     that fails so long after its first attempt is dead. `otherwise`: the route that its events
     take while `destination` is stopped or fails.
@@ -218,7 +218,7 @@ def _with_second_ways(routes: Mapping[str, Route], tables: _Document) -> tuple[M
         if kind not in {"default", ALERTS_ROUTE}
     }
     if _REMINDERS in named:
-        # Whoever is reminded by mail is told by mail what changed since.
+        # Those who are reminded by mail are notified by mail of what changed since.
         named = dict.fromkeys(_NOTICES, named[_REMINDERS]) | named
     return named, with_second(alerts)
 
@@ -317,7 +317,7 @@ def _address(target: AnyDestination) -> str:
 
 
 def _place(url: str) -> str:
-    # Many a receiver is told apart by a secret in the path, which is not to be read in a table.
+    # Many a receiver is known by a secret in the path, which is not to be read in a table.
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc} (URL {hashlib.sha256(url.encode()).hexdigest()[:12]})"
 

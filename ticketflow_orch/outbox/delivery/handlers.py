@@ -1,6 +1,7 @@
-"""What the business may do around the delivery of its events: render them, stop them, keep book of their fate.
+"""What the business may do around the delivery of its events: render them, stop them, record what became of them.
 
-In a module of its own, without the registry: whoever prepares or records imports from here, the registry from them.
+Only the types are in here, for those who prepare or record; which types of events have such handlers is said by
+`ticketflow_orch.event_handlers`, which imports them.
 """
 
 from __future__ import annotations
