@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import run_sql
 from tests.outbox.relay.world import DELIVERED, REJECTED, UNKNOWN, Receiver, add, change, delivery, event, run, states
+from tests.support.decidable import put
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import instant
 from ticketflow_orch import cli
@@ -25,22 +26,6 @@ from ticketflow_orch.outbox import admin, bulk
 from ticketflow_orch.outbox.admin import Choice, Resolution
 from ticketflow_orch.outbox.bulk import Which
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded, Rendered
-
-
-def put(engine: Engine, name: str, state: str, kind: str = "Told") -> UUID:
-    """An event of that name in a state that waits for a person."""
-    add(engine, name, kind=kind)
-    if state == "HELD":
-        change(engine, name, "state = 'HELD', available_at = NULL")
-    elif state != "PENDING":
-        change(engine, name, "state = 'INFLIGHT', owner = 'x', lease_until = now(), attempts = 1")
-        change(
-            engine,
-            name,
-            f"state = '{state}', owner = NULL, lease_until = NULL, available_at = NULL, last_attempt_at = now()",
-        )
-    event_id: UUID = event(engine, name).event_id
-    return event_id
 
 
 def refusal(engine: Engine, decide: object, *arguments: object) -> str:

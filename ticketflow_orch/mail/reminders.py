@@ -13,7 +13,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
-from ticketflow_orch import clock
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.localization import date_and_time, reader_locale
 from ticketflow_orch.formatting.mail_addresses import MailAddress, mail_address
@@ -23,7 +22,6 @@ from ticketflow_orch.mail.suppression import objection, suppressions
 from ticketflow_orch.months import day_window
 from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered, Suppressed
-from ticketflow_orch.settings import settings
 from ticketflow_orch.ticketing.reminders import Told, note_told
 
 Reservation = Row[tuple[Any, ...]]
@@ -35,12 +33,6 @@ _TEMPLATES: Mapping[str, str] = {
     "ReminderChanged": "change",
     "EventCancelled": "cancellation",
 }
-
-
-def reminders_prepared(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
-    """The preparer of ReminderDue, ReminderChanged and EventCancelled by the settings and the business clock."""
-    now = clock.now(settings().fixed_clock)
-    return prepare_reminders(connection, messages, now=now, options=MailOptions.configured(settings()))
 
 
 def prepare_reminders(

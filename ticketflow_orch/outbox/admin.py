@@ -14,19 +14,26 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict, envelope
 from ticketflow_orch.outbox.delivery.configuration import Delivery
-from ticketflow_orch.outbox.delivery.handlers import EventKind, Fate, Recorded
-from ticketflow_orch.outbox.events import require_event_type
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded
+from ticketflow_orch.outbox.events import EventState, require_event_type
 from ticketflow_orch.outbox.relay.due import waiting
 
-STATES = ("PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD")
 Resolution = Literal["delivered", "again", "dead", "dropped"]
 StopKind = Literal["DESTINATION", "EVENT_TYPE"]
 _LIST = "`ticketflow outbox list` shows those there are"
 # Aggregates whose own state must move with that of their event, where they are there.
 _OTHER_DESKS: Mapping[str, str] = {"payout": "ticketflow payouts"}
 # What may be said of events in other states than those that wait for an answer.
-_ALSO: Mapping[str, set[str]] = {"again": {"SUPPRESSED"}, "dropped": {"HELD", "SUPPRESSED"}}
-_RESOLVED: Mapping[str, str] = {"delivered": "DELIVERED", "again": "PENDING", "dead": "DEAD", "dropped": "SUPPRESSED"}
+_ALSO: Mapping[str, set[EventState]] = {
+    "again": {EventState.SUPPRESSED},
+    "dropped": {EventState.HELD, EventState.SUPPRESSED},
+}
+_RESOLVED: Mapping[str, EventState] = {
+    "delivered": EventState.DELIVERED,
+    "again": EventState.PENDING,
+    "dead": EventState.DEAD,
+    "dropped": EventState.SUPPRESSED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +149,8 @@ def list_events(
     """
     if event_type is not None:
         require_event_type(event_type)
-    if state is not None and state not in STATES:
-        raise InvalidInput(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
+    if state is not None and state not in set(EventState):
+        raise InvalidInput(f"{state!r} is no state of an event; choose one of {', '.join(EventState)}.")
     query = _UNENDED if state is None else _OF_STATE
     values = {"state": state, "event_type": event_type, "aggregate": aggregate, "limit": limit}
     return tuple(Event(**row) for row in connection.exec_driver_sql(query, values).mappings())
@@ -274,7 +281,7 @@ def hold(connection: Connection, event_id: UUID) -> None:
         InvalidInput: there is no such event.
         PreconditionFailed: it is not PENDING, or it is decided about elsewhere.
     """
-    _move(connection, event_id, {"PENDING"}, "held", _HOLD)
+    _move(connection, event_id, {EventState.PENDING}, "held", _HOLD)
 
 
 def release(connection: Connection, event_id: UUID) -> None:
@@ -284,7 +291,7 @@ def release(connection: Connection, event_id: UUID) -> None:
         InvalidInput: there is no such event.
         PreconditionFailed: it is not HELD, or it is decided about elsewhere.
     """
-    _move(connection, event_id, {"HELD"}, "released", _RELEASE)
+    _move(connection, event_id, {EventState.HELD}, "released", _RELEASE)
 
 
 def resolve(
@@ -304,7 +311,7 @@ def resolve(
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     state = _RESOLVED[resolution]
-    waits = {"IN_DOUBT", "DEAD"} | _ALSO.get(resolution, set())
+    waits = {EventState.IN_DOUBT, EventState.DEAD} | _ALSO.get(resolution, set())
     # What is dropped for good is one of those that are kept back, and not looked at again.
     is_so = found.state == state and found.reconsider_until is None
     if found.state not in waits or is_so:
@@ -314,10 +321,10 @@ def resolve(
         )
     said = f"Resolved as {resolution} by {by}."
     connection.exec_driver_sql(_RESOLVE, {"id": found.id, "state": state, "said": said})
-    if state != "PENDING":
+    if state != EventState.PENDING:
         kind = kinds.get(found.event_type)
         if kind is not None and kind.recorder is not None:
-            kind.recorder(connection, [_recorded(found, state, said)])  # type: ignore[arg-type] # never PENDING
+            kind.recorder(connection, [_recorded(found, state, said)])
 
 
 def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str) -> None:
@@ -348,7 +355,7 @@ def stops(connection: Connection) -> tuple[Stop, ...]:
     return tuple(Stop(**row) for row in connection.exec_driver_sql(_STOPS).mappings())
 
 
-def _move(connection: Connection, event_id: UUID, states: set[str], done: str, statement: Any) -> None:  # noqa: ANN401
+def _move(connection: Connection, event_id: UUID, states: set[EventState], done: str, statement: Any) -> None:  # noqa: ANN401
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     if found.state not in states:
@@ -378,7 +385,7 @@ def _unknown(event_id: UUID) -> InvalidInput:
     return InvalidInput(f"There is no event {event_id}; {_LIST}.")
 
 
-def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
+def _recorded(found: Row[Any], state: EventState, said: str) -> Recorded:
     message = Message(
         found.event_id,
         found.event_type,
@@ -390,9 +397,9 @@ def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
         found.attempts,
         found.doubtful_since is not None,
     )
-    if state == "SUPPRESSED":
+    if state == EventState.SUPPRESSED:
         return Recorded(message, state, None)
-    verdict = Verdict.DELIVERED if state == "DELIVERED" else Verdict.REJECTED
+    verdict = Verdict.DELIVERED if state == EventState.DELIVERED else Verdict.REJECTED
     return Recorded(message, state, Outcome(verdict, said))
 
 

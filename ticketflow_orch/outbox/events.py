@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Any, Literal
 
 from sqlalchemy import Connection
@@ -76,6 +77,18 @@ ALERTS = frozenset({
 
 # Those of which a second delivery costs money: no receiver is sent them again that may have them and may not know it.
 NEVER_TWICE = frozenset({"PayoutRequested"})
+
+
+class EventState(StrEnum):
+    """What an event is, as its row says. Only DELIVERED and SUPPRESSED ones have ended."""
+
+    PENDING = "PENDING"
+    INFLIGHT = "INFLIGHT"
+    DELIVERED = "DELIVERED"
+    DEAD = "DEAD"
+    IN_DOUBT = "IN_DOUBT"
+    SUPPRESSED = "SUPPRESSED"
+    HELD = "HELD"
 
 
 def require_event_type(name: str) -> None:

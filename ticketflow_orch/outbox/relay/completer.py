@@ -23,7 +23,8 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.text import without_addresses
 from ticketflow_orch.outbox.alerts import ALERT, Alert, alert_all, alert_once
 from ticketflow_orch.outbox.delivery import Outcome, Verdict
-from ticketflow_orch.outbox.delivery.handlers import EventKind, Fate, Recorded
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.outbox.relay import fetch
 from ticketflow_orch.outbox.relay.config import Backoff, RelayConfig
 from ticketflow_orch.outbox.relay.connections import autocommit
@@ -38,7 +39,11 @@ from ticketflow_orch.outbox.relay.state import DrainState
 _WRITING_DOWN = 600.0
 _WRITING_DOWN_AT_THE_END = 60.0
 _LONGEST_WAIT = 5.0
-_ALERTS = {"DEAD": "OutboxEventDead", "IN_DOUBT": "OutboxEventInDoubt", "HELD": "OutboxEventHeld"}
+_ALERTS = {
+    EventState.DEAD: "OutboxEventDead",
+    EventState.IN_DOUBT: "OutboxEventInDoubt",
+    EventState.HELD: "OutboxEventHeld",
+}
 _LOG = logging.getLogger(__name__)
 
 
@@ -111,10 +116,10 @@ class Completer:
         return done
 
     def _concerns_others(self, end: Ended) -> bool:
-        if end.gone is not None or end.state in {"DEAD", "IN_DOUBT", "HELD"}:
+        if end.gone is not None or end.state in {EventState.DEAD, EventState.IN_DOUBT, EventState.HELD}:
             return True
         kind = self._config.kinds.get(_kind(end))
-        return end.state != "PENDING" and kind is not None and kind.recorder is not None
+        return end.state != EventState.PENDING and kind is not None and kind.recorder is not None
 
     def _finish_with_others(self, ends: list[Ended]) -> Counter[str]:
         try:
@@ -134,7 +139,7 @@ class Completer:
         return _count(ends, done)
 
     def _let_others_learn(self, connection: Connection, ends: Sequence[Ended]) -> None:
-        _record(connection, self._config.kinds, [_recorded(end) for end in ends if end.state != "PENDING"])
+        _record(connection, self._config.kinds, [_recorded(end) for end in ends if end.state != EventState.PENDING])
         now = self._config.now()
         alert_all(connection, [alert for end in ends if (alert := _alert_of(end, now)) is not None], now)
         for destination in sorted({end.gone for end in ends if end.gone is not None}):
@@ -208,11 +213,10 @@ def _kind(end: Ended) -> str:
 
 
 def _recorded(end: Ended) -> Recorded:
-    state: Fate = end.state  # type: ignore[assignment] # PENDING is not recorded
     outcome = end.outcome
-    if outcome is None and state in _ALERTS:
+    if outcome is None and end.state in _ALERTS:
         outcome = Outcome(Verdict.UNKNOWN, end.reason)
-    return Recorded(end.claimed.message, state, outcome)
+    return Recorded(end.claimed.message, end.state, outcome)
 
 
 def _count(ends: Sequence[Ended], done: Sequence[Ended]) -> Counter[str]:
@@ -222,7 +226,7 @@ def _count(ends: Sequence[Ended], done: Sequence[Ended]) -> Counter[str]:
 def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> list[Ended]:
     """Those of `ends` that were still ours."""
     by_id = {end.claimed.id: end for end in ends}
-    if all(end.state == "DELIVERED" for end in ends):
+    if all(end.state == EventState.DELIVERED for end in ends):
         values = _fence(ends) | {"responses": [_answer(end.outcome) for end in ends]}
         rows = connection.exec_driver_sql(_DELIVERED, values)
     else:
@@ -249,7 +253,7 @@ def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> l
 
 def _outcome(end: Ended) -> str | None:
     """How the attempt ended, where one was made that its event's own row will not show."""
-    if end.state in {"DELIVERED", "SUPPRESSED", "HELD"}:
+    if end.state in {EventState.DELIVERED, EventState.SUPPRESSED, EventState.HELD}:
         return None
     return "none" if end.outcome is None else end.outcome.verdict.value
 

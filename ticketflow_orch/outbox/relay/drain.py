@@ -16,6 +16,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.local.account import owner_name
 from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.outbox.relay.config import Backoff, Patience, RelayConfig
 from ticketflow_orch.outbox.relay.listening import Listener
 from ticketflow_orch.outbox.relay.lost import retry_lost
@@ -112,12 +113,12 @@ def drain(
         left = connection.exec_driver_sql(_LEFT).scalar_one()
     tally = pipeline.state.tally
     return Drained(
-        delivered=tally["DELIVERED"],
-        retried=tally["PENDING"],
-        dead=tally["DEAD"],
-        suppressed=tally["SUPPRESSED"],
-        in_doubt=tally["IN_DOUBT"],
-        held=tally["HELD"],
+        delivered=tally[EventState.DELIVERED],
+        retried=tally[EventState.PENDING],
+        dead=tally[EventState.DEAD],
+        suppressed=tally[EventState.SUPPRESSED],
+        in_doubt=tally[EventState.IN_DOUBT],
+        held=tally[EventState.HELD],
         overtaken=tally["overtaken"],
         unrecorded=tally["unrecorded"],
         left=left,

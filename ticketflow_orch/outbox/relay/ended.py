@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from ticketflow_orch.outbox.delivery import Outcome
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.outbox.relay.fetch import Claimed
 
 _LONGEST_TEXT = 2_000
-
-State = Literal["PENDING", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Ended:
     """
 
     claimed: Claimed
-    state: State
+    state: EventState
     outcome: Outcome | None = None
     reason: str | None = None
     doubt: bool | None = None

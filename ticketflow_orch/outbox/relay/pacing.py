@@ -22,6 +22,7 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.text import without_addresses
 from ticketflow_orch.outbox.delivery import Verdict
 from ticketflow_orch.outbox.delivery.configuration import Allowance
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.outbox.relay.conditions import (
     KNOWN,
     NEXT,
@@ -145,7 +146,7 @@ class Pace:
 
     def see(self, end: Ended) -> None:
         """Count how an attempt ended, right when it does: what comes next may have to wait for what is made of it."""
-        if end.state == "DELIVERED" and self._is_untroubled():
+        if end.state == EventState.DELIVERED and self._is_untroubled():
             self._taken.append(time.monotonic())
             return
         sign = _sign(end)
@@ -176,7 +177,7 @@ class Pace:
         `connection` commits each statement by itself.
         """
         usual = self.condition is WELL and not self.probing and not self._is_failing
-        if usual and all(end.state == "DELIVERED" for end in ends):
+        if usual and all(end.state == EventState.DELIVERED for end in ends):
             return None
         signs = [(end, sign) for end in ends if (sign := _sign(end)) is not None]
         ill = [end for end, sign in signs if sign is _Sign.ILL]

@@ -18,6 +18,7 @@ from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.outbox.delivery import Outcome, Verdict
 from ticketflow_orch.outbox.delivery.configuration import Route
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Guard, Preparer, Recorded, Rendered, Suppressed
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.outbox.relay.completer import Completer
 from ticketflow_orch.outbox.relay.config import RelayConfig
 from ticketflow_orch.outbox.relay.ended import Ended
@@ -89,7 +90,7 @@ def _prepare(config: RelayConfig, kind: EventKind, route: Route, claimed: Sequen
             if kind.preparer and ready.events:
                 ready = _Ready((), ready.ended) + _ask(connection, kind.preparer, ready.events, route)
             if kind.recorder and ready.events:
-                kind.recorder(connection, [Recorded(one.message, "INFLIGHT", None) for one in ready.events])
+                kind.recorder(connection, [Recorded(one.message, EventState.INFLIGHT, None) for one in ready.events])
             return ready
     except Exception as error:
         if isinstance(error, DBAPIError) and not is_row_fault(error):
@@ -111,7 +112,9 @@ def _guarded(connection: Connection, guard: Guard, claimed: Sequence[Claimed]) -
         if reason is None:
             free.append(one)
         else:
-            ended.append(Ended(one, "HELD" if one.doubt is None else "IN_DOUBT", reason=reason, counts=False))
+            ended.append(
+                Ended(one, EventState.HELD if one.doubt is None else EventState.IN_DOUBT, reason=reason, counts=False)
+            )
     return _Ready(tuple(free), tuple(ended))
 
 
@@ -122,7 +125,7 @@ def _ask(connection: Connection, preparer: Preparer, claimed: Sequence[Claimed],
     for one in claimed:
         answer = answers.get(one.message.event_id)
         if isinstance(answer, Suppressed):
-            ended.append(Ended(one, "SUPPRESSED", reason=answer.reason, reconsider_until=answer.until))
+            ended.append(Ended(one, EventState.SUPPRESSED, reason=answer.reason, reconsider_until=answer.until))
         elif not isinstance(answer, Rendered):
             raise LookupError(f"no answer about event {one.message.event_id}")  # noqa: TRY004 - there is none at all
         elif not route.takes_mails:
