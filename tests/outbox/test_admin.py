@@ -85,10 +85,10 @@ def test_a_held_event_waits_until_it_is_released(engine: Engine) -> None:
 def test_what_is_stuck_is_resolved_by_a_person_and_the_business_learns_of_it(
     engine: Engine, state: str, resolution: Resolution, becomes: str
 ) -> None:
-    told: list[tuple[str, str | None]] = []
+    learned: list[tuple[str, str | None]] = []
 
     def record(_: Connection, recorded: Sequence[Recorded]) -> None:
-        told.extend((one.state, one.outcome and one.outcome.error) for one in recorded)
+        learned.extend((one.state, one.outcome and one.outcome.error) for one in recorded)
 
     event_id = put(engine, "a", state)
     change(engine, "a", "doubtful_since = now()")
@@ -96,7 +96,7 @@ def test_what_is_stuck_is_resolved_by_a_person_and_the_business_learns_of_it(
         admin.resolve(connection, {"Told": EventKind(recorder=record)}, event_id, resolution, "ana@desk")
     said = f"Resolved as {resolution} by ana@desk."
     assert (states(engine), event(engine, "a").last_error) == ({"a": becomes}, said)
-    assert told == {"PENDING": [], "DELIVERED": [("DELIVERED", said)], "SUPPRESSED": [("SUPPRESSED", None)]}[becomes]
+    assert learned == {"PENDING": [], "DELIVERED": [("DELIVERED", said)], "SUPPRESSED": [("SUPPRESSED", None)]}[becomes]
 
 
 def test_what_is_sent_again_by_a_persons_word_is_in_doubt_no_more(engine: Engine) -> None:

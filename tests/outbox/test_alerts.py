@@ -1,4 +1,4 @@
-"""Alerts: one for each subject, however often it occurs; told again after a day, and ended when its cause is gone."""
+"""Alerts: one for each subject, however often it occurs; sent again after a day, resolved when its cause is gone."""
 
 from __future__ import annotations
 

@@ -12,11 +12,12 @@ from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
-from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict, envelope
+from ticketflow_orch.outbox.delivery import Outcome, Verdict, envelope
 from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded
 from ticketflow_orch.outbox.events import EventState, require_event_type
 from ticketflow_orch.outbox.relay.due import waiting
+from ticketflow_orch.outbox.relay.reconsidering import message_of
 
 Resolution = Literal["delivered", "again", "dead", "dropped"]
 StopKind = Literal["DESTINATION", "EVENT_TYPE"]
@@ -386,17 +387,8 @@ def _unknown(event_id: UUID) -> InvalidInput:
 
 
 def _recorded(found: Row[Any], state: EventState, said: str) -> Recorded:
-    message = Message(
-        found.event_id,
-        found.event_type,
-        found.aggregate_type,
-        found.aggregate_id,
-        found.data,
-        found.occurred_at,
-        found.body,
-        found.attempts,
-        found.doubtful_since is not None,
-    )
+    doubtful = found.doubtful_since is not None
+    message = message_of(found, rendered=found.body, attempt=found.attempts, doubtful=doubtful)
     if state == EventState.SUPPRESSED:
         return Recorded(message, state, None)
     verdict = Verdict.DELIVERED if state == EventState.DELIVERED else Verdict.REJECTED

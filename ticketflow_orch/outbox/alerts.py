@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
@@ -86,7 +86,7 @@ class Standing:
     id: int
     kind: str
     subject: str
-    severity: str
+    severity: Severity
     first_at: datetime
     last_at: datetime
     occurrences: int
@@ -135,12 +135,12 @@ def alert_all(
 def standing(connection: Connection, kinds: Collection[str] | None = None) -> tuple[Standing, ...]:
     """The open alerts, of `kinds` or of all, the most urgent first and among them the oldest."""
     values = {"kinds": None if kinds is None else sorted(kinds)}
-    return tuple(Standing(**row) for row in connection.exec_driver_sql(_STANDING, values).mappings())
+    return tuple(_standing(row) for row in connection.exec_driver_sql(_STANDING, values))
 
 
 def latest(connection: Connection, most: int) -> tuple[Standing, ...]:
     """The last `most` alerts, open or over, the newest first."""
-    return tuple(Standing(**row) for row in connection.exec_driver_sql(_LATEST, {"most": most}).mappings())
+    return tuple(_standing(row) for row in connection.exec_driver_sql(_LATEST, {"most": most}))
 
 
 def resolve(
@@ -148,15 +148,13 @@ def resolve(
 ) -> tuple[Standing, ...]:
     """End those of `alerts` that are open, and send that each is; `by` says what ended them. Returns them."""
     ended = []
-    for row in connection.exec_driver_sql(_RESOLVE, {"ids": sorted(alerts), "by": by}).mappings().all():
-        columns = dict(row)
-        key = columns.pop("key")
-        one = Standing(**columns)
+    for row in connection.exec_driver_sql(_RESOLVE, {"ids": sorted(alerts), "by": by}).all():
+        one = _standing(row)
         payload = {
             "kind": one.kind, "subject": one.subject, "severity": one.severity.lower(),
             "since": one.first_at.isoformat(), "occurrences": one.occurrences, "resolved_by": by,
         }  # fmt: skip
-        name = _name(one.kind, key)
+        name = _name(one.kind, row.key)
         publish(connection, OutboxEvent(ALERT, name, RESOLVED, payload, f"{RESOLVED} {name}", now))
         ended.append(one)
     return tuple(ended)
@@ -193,6 +191,21 @@ def repeat_alerts(connection: Connection, now: datetime, publish: Publish = even
         }  # fmt: skip
         publish(connection, OutboxEvent(ALERT, name, row.kind, payload, f"{name} at {row.told_at.isoformat()}", now))
     return len(rows)
+
+
+def _standing(row: Row[Any]) -> Standing:
+    return Standing(
+        id=row.id,
+        kind=row.kind,
+        subject=row.subject,
+        severity=Severity(row.severity),
+        first_at=row.first_at,
+        last_at=row.last_at,
+        occurrences=row.occurrences,
+        payload=row.payload,
+        resolved_at=row.resolved_at,
+        resolved_by=row.resolved_by,
+    )
 
 
 def _is_over(connection: Connection, alert: Alert) -> bool:

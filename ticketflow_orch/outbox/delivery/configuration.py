@@ -133,10 +133,6 @@ class Delivery:
         """What `destination` is sent at most."""
         return self.allowances.get(destination, Allowance())
 
-    def types_of(self, destination: str) -> frozenset[str]:
-        """The event types that `routes` sends to `destination`; `default` may send all others there too."""
-        return frozenset(kind for kind, route in self.routes.items() if route.destination == destination)
-
     def transport(self, destination: str) -> Transport:
         """The transport to `destination`, the same one each time.
 
@@ -327,6 +323,25 @@ def _remembers(table: _RouteTable, target: AnyDestination) -> timedelta | None:
 
 
 def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
+    target = _target(kind, table, destinations)
+    remembers = _remembers(table, target)
+    if table.in_doubt == "look_up":
+        _require_look_up(kind, table, target, remembers)
+    route = Route(
+        destination=table.destination,
+        attempts=table.attempts,
+        when_dead=table.when_dead,
+        in_doubt=table.in_doubt,
+        remembers=remembers,
+        limit=target.limit,
+        takes_mails=target.takes_mails,
+        gives_up_after=_gives_up_after(kind, table),
+    )
+    return route if table.otherwise is None else replace(route, otherwise=_otherwise(kind, route, table, destinations))
+
+
+def _target(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> AnyDestination:
+    """The destination of a route, which takes events of its type."""
     if kind not in {"default", ALERTS_ROUTE}:
         try:
             require_event_type(kind)
@@ -348,28 +363,20 @@ def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestinat
             f"routes.{kind}.destination = {table.destination!r} takes nothing but payouts, which are "
             f"{' and '.join(sorted(NEVER_TWICE))}; name a webhook or a file."
         )
-    if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
+    return target
+
+
+def _require_look_up(kind: str, table: _RouteTable, target: AnyDestination, remembers: timedelta | None) -> None:
+    if not (isinstance(target, WebhookDestination) and target.look_up_url):
         raise InvalidInput(
             f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
             f"{table.destination} would have to be a webhook with a look_up_url."
         )
-    remembers = _remembers(table, target)
-    if table.in_doubt == "look_up" and remembers is None:
+    if remembers is None:
         raise InvalidInput(
             f"routes.{kind}.in_doubt = 'look_up' has no effect on a receiver that never forgets; "
             "say how long it remembers."
         )
-    route = Route(
-        destination=table.destination,
-        attempts=table.attempts,
-        when_dead=table.when_dead,
-        in_doubt=table.in_doubt,
-        remembers=remembers,
-        limit=target.limit,
-        takes_mails=target.takes_mails,
-        gives_up_after=_gives_up_after(kind, table),
-    )
-    return route if table.otherwise is None else replace(route, otherwise=_otherwise(kind, route, table, destinations))
 
 
 def _gives_up_after(kind: str, table: _RouteTable | None) -> timedelta:

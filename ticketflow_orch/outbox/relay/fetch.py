@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row
@@ -17,6 +18,12 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.outbox.relay.due import HEADS, IS_FULL, IS_HEAD, IS_LOST, OLDEST, VISITED, Round
+
+# What the statement `take` returns, as it is read below.
+_TAKEN = (
+    "id", "event_id", "event_type", "aggregate_type", "aggregate_id", "data", "occurred_at", "body", "attempts",
+    "counted", "doubt", "destination", "age", "lost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,32 +150,30 @@ def _claimed_of_seen(connection: Connection, statement: str, wanted: Wanted, siz
 
 
 def _claimed(rows: Sequence[Row[Any]], at: float, wanted: Wanted) -> tuple[Claimed, ...]:
-    return tuple(_claimed_of(row, at, wanted) for row in rows if row.id is not None)
-
-
-def _claimed_of(row: Row[Any], at: float, wanted: Wanted) -> Claimed:
-    message = Message(
-        event_id=row.event_id,
-        event_type=row.event_type,
-        aggregate_type=row.aggregate_type,
-        aggregate_id=row.aggregate_id,
-        data=row.data,
-        occurred_at=row.occurred_at,
-        rendered=row.body,
-        attempt=row.attempts,
-        doubtful=row.doubt is not None,
-    )
-    return Claimed(
-        id=row.id,
-        message=message,
-        counted=row.counted,
-        doubt=row.doubt,
-        destination=row.destination,
-        at=at,
-        to=wanted.destination,
-        age=row.age or 0.0,
-        lost=row.lost,
-    )
+    if not rows:
+        return ()
+    # The names are looked up once: at each row they would cost more than the objects.
+    in_order = itemgetter(*(rows[0]._fields.index(name) for name in _TAKEN))
+    return tuple(
+        Claimed(
+            id=key,
+            message=Message(
+                event_id, event_type, aggregate_type, aggregate_id, data, occurred_at, body, attempt, doubt is not None
+            ),
+            counted=counted,
+            doubt=doubt,
+            destination=destination,
+            at=at,
+            to=wanted.destination,
+            age=age or 0.0,
+            lost=lost,
+        )
+        for (
+            key, event_id, event_type, aggregate_type, aggregate_id, data, occurred_at, body, attempt, counted, doubt,
+            destination, age, lost,
+        ) in map(in_order, rows)
+        if key is not None
+    )  # fmt: skip
 
 
 def _lost(row: Row[Any], wanted: Wanted) -> tuple[Lost, ...]:
