@@ -5,14 +5,14 @@
 
 -- name: seconds_until
 -- How far away it is, if it is to come.
-CAST(CASE WHEN {still} THEN extract(epoch FROM {column} - clock_timestamp()) ELSE 0 END AS float);
+(CASE WHEN {still} THEN extract(EPOCH FROM {column} - clock_timestamp()) ELSE 0 END)::float;
 
 
 -- name: known
 -- A destination under the names of the fields of `Condition`, and since when it fails.
 failing_since IS NOT NULL AS is_failing, open_until IS NOT NULL AS is_open, {open_for} AS open_for,
     {probed_for} AS probed_for, {paused_for} AS paused_for, rate::float AS rate, {next_for} AS next_for, name,
-    failing_since, CAST(extract(epoch FROM clock_timestamp() - failing_since) AS float) AS failing_for, last_error;
+    failing_since, extract(EPOCH FROM clock_timestamp() - failing_since)::float AS failing_for, last_error;
 
 
 -- name: conditions

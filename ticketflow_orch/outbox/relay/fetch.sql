@@ -16,8 +16,8 @@ FROM {source}
 WHERE event.id = {source}.id
 RETURNING event.id, event_id, event.event_type, event.aggregate_type, event.aggregate_id,
     payload::text AS data, occurred_at, body, attempts, attempts - attempts_forgiven AS counted,
-    CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt, destination,
-    CAST(extract(epoch FROM clock_timestamp() - tried_since) AS float) AS age, lost;
+    extract(EPOCH FROM clock_timestamp() - doubtful_since)::float AS doubt, destination,
+    extract(EPOCH FROM clock_timestamp() - tried_since)::float AS age, lost;
 
 
 -- name: claim_seen

@@ -13,7 +13,7 @@ SET next_at = make_interval(secs => %(needed)s::float)
     + CASE WHEN {still_next} THEN known.next_at ELSE clock_timestamp() END
 WHERE ({still_next}
     AND known.next_at >= clock_timestamp() + make_interval(secs => %(soon)s::float)) IS NOT TRUE
-RETURNING CAST(greatest(extract(epoch FROM known.next_at - clock_timestamp()) - %(needed)s::float, 0) AS float);
+RETURNING greatest(extract(EPOCH FROM known.next_at - clock_timestamp()) - %(needed)s::float, 0)::float;
 
 
 -- name: failed
