@@ -5,7 +5,7 @@ import dagster as dg
 from resources import ClockResource, DatabaseResource, OutboxResource
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.monitoring.passed_alerts import resolve_passed
-from ticketflow_orch.outbox.alerts import tell_again
+from ticketflow_orch.outbox.alerts import repeat_alerts
 
 
 @dg.sensor(
@@ -20,7 +20,7 @@ def alerts_watch(
     now = clock.now()
     with database.engine("alerts_watch") as engine, transaction(engine) as connection:
         ended = resolve_passed(connection, now, outbox.append)
-        again = tell_again(connection, now, outbox.append)
+        again = repeat_alerts(connection, now, outbox.append)
     for one in ended:
         context.log.info(f"{one.kind} {one.subject}: {one.resolved_by}.")
     over = "; ".join(f"{one.kind} {one.subject}" for one in ended)

@@ -1,4 +1,8 @@
-"""The event types whose delivery takes more than sending their payload."""
+"""The event types whose delivery takes more than sending their payload, and what is done about each.
+
+The one place that knows both sides: what the relay asks (`outbox.delivery.handlers`) and the rooms that answer. It
+reads the settings, and the business clock, for them.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +11,28 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from ticketflow_orch import clock
 from ticketflow_orch.outbox.delivery import Message
-from ticketflow_orch.outbox.delivery.handlers import (
-    EventKind,
-    Prepared,
-    Preparer,
-    Recorded,
-    Recorder,
-    Rendered,
-    Suppressed,
-)
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Prepared
 from ticketflow_orch.payouts.backing import unbacked
 from ticketflow_orch.payouts.provider_answers import record_payouts
-
-__all__ = ["KINDS", "EventKind", "Prepared", "Preparer", "Recorded", "Recorder", "Rendered", "Suppressed"]
+from ticketflow_orch.settings import settings
 
 
 # What mails are made with is imported by the first mail: every run loads this module, and only the relay's sends any.
 def _reminders(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
-    from ticketflow_orch.mail.reminders import reminders_prepared
+    from ticketflow_orch.mail.message import MailOptions
+    from ticketflow_orch.mail.reminders import prepare_reminders
 
-    return reminders_prepared(connection, messages)
+    now = clock.now(settings().fixed_clock)
+    return prepare_reminders(connection, messages, now=now, options=MailOptions.configured(settings()))
 
 
 def _statements(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
-    from ticketflow_orch.mail.statements import statements_prepared
+    from ticketflow_orch.mail.message import MailOptions
+    from ticketflow_orch.mail.statements import prepare_statements
 
-    return statements_prepared(connection, messages)
+    return prepare_statements(connection, messages, options=MailOptions.configured(settings()))
 
 
 KINDS: Mapping[str, EventKind] = {

@@ -35,7 +35,7 @@ from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.monitoring.passed_alerts import resolve_passed
 from ticketflow_orch.monitoring.retention import STEPS, RetentionRules
 from ticketflow_orch.outbox import admin
-from ticketflow_orch.outbox.alerts import Alert, alert_once, resolve_by_hand, standing, tell_again
+from ticketflow_orch.outbox.alerts import Alert, alert_once, repeat_alerts, resolve_by_hand, standing
 from ticketflow_orch.outbox.backlog import read_backlog
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Rendered
 from ticketflow_orch.payouts.actions import Selection, hold, release, return_payout
@@ -146,7 +146,7 @@ def test_the_role_of_runs_does_the_work_of_all_schedules(engine: Engine, restric
         assert alert_once(connection, Alert("WorkOverdue", "one", {}), at)
         assert not alert_once(connection, Alert("WorkOverdue", "two", {}, "one"), at)
         assert sweep(connection) == ()
-        assert tell_again(connection, at) == 0
+        assert repeat_alerts(connection, at) == 0
         resolve_passed(connection, at)
         [alert] = standing(connection)
         assert resolve_by_hand(connection, alert.id, at, "me").occurrences == 2

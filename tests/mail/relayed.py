@@ -1,4 +1,4 @@
-"""Reminders from the decision to the reader: the business at an instant, a relay, a mailbox that answers as told."""
+"""Reminders from the decision to the reader: an instant, a relay, and a mailbox that answers as a test says."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def relay(engine: Engine, now: datetime, box: Receiver, **options: Any) -> Drain
 
 
 class Mailbox(Receiver):
-    """A mail server that takes everything, or answers as it is told."""
+    """A mail server that takes everything, or answers as a test says."""
 
     def __init__(self, *answers: Outcome) -> None:
         left = list(answers)

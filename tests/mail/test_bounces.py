@@ -14,7 +14,7 @@ from sqlalchemy import Engine, text
 from tests.mail.evenings import EVE, HOUR, add_evening, enable, reminded
 from tests.mail.relayed import Mailbox, relay, window
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.mail.bounces import Read, read_mailbox, read_told, take_in
+from ticketflow_orch.mail.bounces import Read, read_mailbox, read_notifications, take_in
 from ticketflow_orch.mail.suppression import Reason, clear, list_suppressed, objection, suppress
 
 HARD = ("5.1.1", "failed")
@@ -227,15 +227,15 @@ SES = {
 )
 def test_what_a_provider_tells_suppresses_whom_it_names(engine: Engine, told: Any, entry: Any) -> None:
     with engine.begin() as connection:
-        take_in(connection, read_told([json.dumps(told), ""]), "somebody")
+        take_in(connection, read_notifications([json.dumps(told), ""]), "somebody")
     assert entries(engine) == ([] if entry is None else [entry])
 
 
 def test_a_line_that_is_no_object_is_refused_by_its_number() -> None:
     with pytest.raises(TicketflowError, match="Line 2 is no JSON object"):
-        list(read_told(['{"reason": "x"}', "[1]"]))
+        list(read_notifications(['{"reason": "x"}', "[1]"]))
     with pytest.raises(TicketflowError, match="Line 1 is no JSON object"):
-        list(read_told(["[" * 100_000]))
+        list(read_notifications(["[" * 100_000]))
 
 
 def test_an_address_is_suppressed_once_for_each_reason_and_whatever_its_capitals(engine: Engine) -> None:

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID, uuid4
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Engine, text
 
 from tests.mail.reading import event, read, reason, text_of
-from tests.support.rows import add_event, add_organization, add_reservation, instant
+from tests.support.rows import instant
 from tests.support.sql_statements import execute, queries
+from tests.support.tickets import NOW, START, add_ticket, due, prepare, prepared
 from ticketflow_orch.event_handlers import KINDS
-from ticketflow_orch.mail.message import MailOptions
-from ticketflow_orch.mail.reminders import prepare_reminders
-from ticketflow_orch.outbox.delivery import Message
-from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered
+from ticketflow_orch.outbox.delivery.handlers import Rendered
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
-
-START = instant("2026-06-02T18:00")
-NOW = START - timedelta(hours=24)
-
-
-def add_ticket(engine: Engine, organization: dict[str, Any] | None = None, **values: Any) -> None:
-    """A confirmed reservation called `ticket` of an evening on 2 June at 20:00 in Madrid."""
-    of_event = {"starts_at": START, "ends_at": START + timedelta(hours=2), "title": "Aida"} | values
-    evening = add_event(engine, add_organization(engine, name="Teatro Real", **organization or {}), **of_event)
-    add_reservation(engine, evening, public_ref="ticket", status="CONFIRMED", confirmed_at=instant("2026-05-01T10:00"))
-
-
-def due(event_date: str = "2026-06-02", ref: str = "ticket", **values: Any) -> Message:
-    return event("ReminderDue", {"ref": ref, "kind": "24h", "event_date": event_date}, **values)
-
-
-def prepare(engine: Engine, *messages: Message, now: datetime = NOW, locale: str = "en") -> dict[UUID, Prepared]:
-    with engine.connect() as connection:
-        options = MailOptions("tickets@example.com", locale)
-        return prepare_reminders(connection, messages, now=now, options=options)
-
-
-def prepared(engine: Engine, now: datetime = NOW, **values: Any) -> Prepared:
-    message = due(**values)
-    return prepare(engine, message, now=now)[message.event_id]
 
 
 def test_the_mail_tells_what_where_and_when_in_the_event_s_own_zone(engine: Engine) -> None:

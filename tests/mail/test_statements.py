@@ -1,4 +1,4 @@
-"""Statements by mail: queued once for whoever has a contact and is no history, sent with the page itself."""
+"""Statements by mail: queued once for each that has a contact and is no history, sent with the page itself."""
 
 from __future__ import annotations
 

@@ -254,9 +254,9 @@ def test_who_was_reminded_is_told_once_of_another_hour_or_place(engine: Engine, 
     box = Mailbox(REJECTED)
     relay(engine, EVE, box)
     execute(engine, change)
-    told = [window(engine, EVE + hours * HOUR, chunk_size=1).changed for hours in (1, 2, 3)]
-    # Whose server wants nothing of us was told nothing before.
-    assert told == [2, 0, 0]
+    changed = [window(engine, EVE + hours * HOUR, chunk_size=1).changed for hours in (1, 2, 3)]
+    # Those whose server wants nothing of us got nothing before.
+    assert changed == [2, 0, 0]
     assert relay(engine, EVE + HOUR, box).delivered == 2
     last = box.mails[-1]
     assert last["Subject"] == "Changed: Aida, Tuesday, June 2, 2026"

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.conftest import run_sql
 from tests.outbox.relay.world import DELIVERED, REJECTED, UNKNOWN, Receiver, add, change, delivery, event, run, states
+from tests.support.decidable import put
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import instant
 from ticketflow_orch import cli
@@ -25,22 +26,6 @@ from ticketflow_orch.outbox import admin, bulk
 from ticketflow_orch.outbox.admin import Choice, Resolution
 from ticketflow_orch.outbox.bulk import Which
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded, Rendered
-
-
-def put(engine: Engine, name: str, state: str, kind: str = "Told") -> UUID:
-    """An event of that name in a state that waits for a person."""
-    add(engine, name, kind=kind)
-    if state == "HELD":
-        change(engine, name, "state = 'HELD', available_at = NULL")
-    elif state != "PENDING":
-        change(engine, name, "state = 'INFLIGHT', owner = 'x', lease_until = now(), attempts = 1")
-        change(
-            engine,
-            name,
-            f"state = '{state}', owner = NULL, lease_until = NULL, available_at = NULL, last_attempt_at = now()",
-        )
-    event_id: UUID = event(engine, name).event_id
-    return event_id
 
 
 def refusal(engine: Engine, decide: object, *arguments: object) -> str:
@@ -100,10 +85,10 @@ def test_a_held_event_waits_until_it_is_released(engine: Engine) -> None:
 def test_what_is_stuck_is_resolved_by_a_person_and_the_business_learns_of_it(
     engine: Engine, state: str, resolution: Resolution, becomes: str
 ) -> None:
-    told: list[tuple[str, str | None]] = []
+    learned: list[tuple[str, str | None]] = []
 
     def record(_: Connection, recorded: Sequence[Recorded]) -> None:
-        told.extend((one.state, one.outcome and one.outcome.error) for one in recorded)
+        learned.extend((one.state, one.outcome and one.outcome.error) for one in recorded)
 
     event_id = put(engine, "a", state)
     change(engine, "a", "doubtful_since = now()")
@@ -111,7 +96,7 @@ def test_what_is_stuck_is_resolved_by_a_person_and_the_business_learns_of_it(
         admin.resolve(connection, {"Told": EventKind(recorder=record)}, event_id, resolution, "ana@desk")
     said = f"Resolved as {resolution} by ana@desk."
     assert (states(engine), event(engine, "a").last_error) == ({"a": becomes}, said)
-    assert told == {"PENDING": [], "DELIVERED": [("DELIVERED", said)], "SUPPRESSED": [("SUPPRESSED", None)]}[becomes]
+    assert learned == {"PENDING": [], "DELIVERED": [("DELIVERED", said)], "SUPPRESSED": [("SUPPRESSED", None)]}[becomes]
 
 
 def test_what_is_sent_again_by_a_persons_word_is_in_doubt_no_more(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Alerts: one for each subject, however often it occurs; told again after a day, and ended when its cause is gone."""
+"""Alerts: one for each subject, however often it occurs; sent again after a day, resolved when its cause is gone."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from ticketflow_orch.outbox.alerts import (
     Alert,
     Severity,
     alert_once,
+    repeat_alerts,
     resolve_by_hand,
     resolve_others,
     standing,
-    tell_again,
 )
 
 
@@ -116,11 +116,11 @@ def test_an_occurrence_that_is_known_counts_once(engine: Engine) -> None:
 def test_what_stands_for_a_day_is_told_again_with_how_often_it_occurred(engine: Engine) -> None:
     note(engine, overdue("1"), overdue("2"))
     with transaction(engine) as connection:
-        assert tell_again(connection, NOW) == 0
+        assert repeat_alerts(connection, NOW) == 0
     age(engine, 25)
     with transaction(engine) as connection:
-        assert tell_again(connection, NOW) == 1
-        assert tell_again(connection, NOW) == 0
+        assert repeat_alerts(connection, NOW) == 1
+        assert repeat_alerts(connection, NOW) == 0
     age(engine, 25)
     assert note(engine, overdue("3"))
     assert [said.get("occurrences") for _, said in told(engine)] == [None, 2, 3]
@@ -130,7 +130,7 @@ def test_what_nobody_need_look_at_is_not_told_again_and_fades(engine: Engine) ->
     note(engine, Alert("DuplicateFiring", "one", {}, "close_events"))
     age(engine, 25)
     with transaction(engine) as connection:
-        assert tell_again(connection, NOW) == 0
+        assert repeat_alerts(connection, NOW) == 0
     assert look(engine) == []
     age(engine, 2)
     assert look(engine) == [("DuplicateFiring", "close_events")]

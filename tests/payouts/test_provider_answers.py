@@ -13,7 +13,8 @@ from tests.support.rows import add_organization
 from tests.support.sql_statements import execute, take
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.delivery import Outcome, Verdict
-from ticketflow_orch.outbox.delivery.handlers import Fate, Recorded
+from ticketflow_orch.outbox.delivery.handlers import Recorded
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.payouts.provider_answers import record_payouts
 
 CONFIRMED = {"status": "confirmed", "provider_ref": "po_1"}
@@ -25,7 +26,7 @@ def said(answer: object, status: int = 200) -> Outcome:
     return Outcome(Verdict.DELIVERED, None, status, json.dumps(answer))
 
 
-def recorded(engine: Engine, state: Fate, outcome: Outcome | None = None) -> None:
+def recorded(engine: Engine, state: EventState, outcome: Outcome | None = None) -> None:
     """Let the relay record that the event came to `state`."""
     with transaction(engine) as connection:
         record_payouts(connection, [Recorded(message, state, outcome) for message in messages_of(engine)])
@@ -86,7 +87,7 @@ def test_an_answer_that_is_no_definite_word_on_this_payout_leaves_it_in_doubt(en
 
 
 @pytest.mark.parametrize("state", ["DEAD", "IN_DOUBT", "SUPPRESSED"])
-def test_a_delivery_that_ended_without_an_answer_returns_no_money(engine: Engine, state: Fate) -> None:
+def test_a_delivery_that_ended_without_an_answer_returns_no_money(engine: Engine, state: EventState) -> None:
     requested_payout(engine)
     conflict = Outcome(Verdict.REJECTED, "The receiver answered 422.", 422, '{"status": "rejected"}')
     recorded(engine, state, conflict)

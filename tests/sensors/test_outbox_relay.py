@@ -15,8 +15,8 @@ from resources import ClockResource, DatabaseResource, DeliveryResource
 from schedules.housekeeping import PRUNED_JOBS
 from sensors import outbox_relay, redrive_outbox_job, relay_outbox_job
 from tests.outbox.relay.world import NOW, add, change, states
-from tests.outbox.test_admin import put
 from tests.schedules.runs import failure, shown
+from tests.support.decidable import put
 from tests.support.homes import dagster_instance, fresh_home
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.outbox.relay import RESIDENT

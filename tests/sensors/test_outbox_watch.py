@@ -11,7 +11,7 @@ from assets import outbox, outbox_is_delivered
 from resources import DatabaseResource
 from sensors import outbox_watch
 from tests.outbox.relay.world import add, change
-from tests.outbox.test_admin import put
+from tests.support.decidable import put
 from tests.support.homes import dagster_instance
 
 

@@ -102,9 +102,9 @@ def told(
     ],
 ) -> None:
     """Suppress the addresses that a provider's webhook told of: SES, Postmark, or objects in our own words."""
-    from ticketflow_orch.mail.bounces import read_told
+    from ticketflow_orch.mail.bounces import read_notifications
 
-    _take_in(list(read_told(file)))
+    _take_in(list(read_notifications(file)))
 
 
 @app.command("kept-back")

@@ -1,8 +1,8 @@
-"""What comes back of mails: bounces, complaints and wishes to be left alone, read from a mailbox or told by a provider.
+"""What comes back of mails: bounces, complaints and wishes to be left alone, from a mailbox or from a provider.
 
 A report in a mailbox could be anybody's, so it counts only where it names a mail of ours, by a Message-ID that nobody
-can guess, and it is about the address that this mail went to. What a provider tells is passed on by somebody who has
-checked that it is the provider.
+can guess, and it is about the address that this mail went to. What a provider reports is passed on by somebody who
+has checked that it is the provider.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def read_report(mail: EmailMessage) -> Report | None:
     return Report(Reason.UNSUBSCRIBE, "unsubscribed by mail", wished)
 
 
-def read_told(lines: Iterable[str]) -> Iterator[Report | None]:
-    """What a provider told, a JSON object a line: as Amazon SES or Postmark tell it, or in our own words.
+def read_notifications(lines: Iterable[str]) -> Iterator[Report | None]:
+    """What a provider reports, a JSON object a line: in the words of Amazon SES or Postmark, or in our own.
 
     Ours: {"reason": "bounce" | "complaint" | "unsubscribe", "address": …, "event_id": …, "detail": …}, one of address
     and event_id at least.
@@ -111,13 +111,13 @@ def read_told(lines: Iterable[str]) -> Iterator[Report | None]:
         if not line.strip():
             continue
         try:
-            told = json.loads(line)
+            notice = json.loads(line)
         except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict):
-            raise InvalidInput(f"Line {number} is no JSON object; write one a line, as the provider tells it.")
+            notice = None
+        if not isinstance(notice, dict):
+            raise InvalidInput(f"Line {number} is no JSON object; write one a line, as the provider sends it.")
         try:
-            yield from list(_told(told))
+            yield from list(_reports(notice))
         except (AttributeError, TypeError, ValueError, RecursionError):
             # What it means we do not know; it is counted.
             yield None
@@ -198,28 +198,30 @@ def _event_id(words: str) -> UUID | None:
     return None if found is None else UUID(found[0])
 
 
-def _told(told: Mapping[str, Any]) -> Iterator[Report | None]:
-    # SES wraps what it tells through SNS in a string.
-    if isinstance(told.get("Message"), str) and told["Message"].startswith("{"):
-        told = json.loads(told["Message"])
-    kind = str(told.get("eventType") or told.get("notificationType") or told.get("RecordType") or told.get("reason"))
+def _reports(notice: Mapping[str, Any]) -> Iterator[Report | None]:
+    # SES wraps what it sends through SNS in a string.
+    if isinstance(notice.get("Message"), str) and notice["Message"].startswith("{"):
+        notice = json.loads(notice["Message"])
+    kind = str(
+        notice.get("eventType") or notice.get("notificationType") or notice.get("RecordType") or notice.get("reason")
+    )
     match kind.lower():
-        case "bounce" if "bounce" in told:
-            bounce = told["bounce"]
+        case "bounce" if "bounce" in notice:
+            bounce = notice["bounce"]
             hard = str(bounce.get("bounceType", "")).lower() == "permanent"
             for one in bounce.get("bouncedRecipients", ()) if hard else ():
                 yield _of(Reason.BOUNCE, one.get("emailAddress"), one.get("diagnosticCode"))
-        case "complaint" if "complaint" in told:
-            for one in told["complaint"].get("complainedRecipients", ()):
-                yield _of(Reason.COMPLAINT, one.get("emailAddress"), told["complaint"].get("complaintFeedbackType"))
-        case "bounce" if "Email" in told:
-            hard = told.get("Type") in {"HardBounce", "BadEmailAddress"}
-            yield _of(Reason.BOUNCE, told["Email"], told.get("Description")) if hard else None
+        case "complaint" if "complaint" in notice:
+            for one in notice["complaint"].get("complainedRecipients", ()):
+                yield _of(Reason.COMPLAINT, one.get("emailAddress"), notice["complaint"].get("complaintFeedbackType"))
+        case "bounce" if "Email" in notice:
+            hard = notice.get("Type") in {"HardBounce", "BadEmailAddress"}
+            yield _of(Reason.BOUNCE, notice["Email"], notice.get("Description")) if hard else None
         case "spamcomplaint":
-            yield _of(Reason.COMPLAINT, told.get("Email"), told.get("Description"))
+            yield _of(Reason.COMPLAINT, notice.get("Email"), notice.get("Description"))
         case "bounce" | "complaint" | "unsubscribe" as ours:
-            event_id = _event_id(str(told.get("event_id", "")))
-            yield replace(_of(Reason(ours.upper()), told.get("address"), told.get("detail")), event_id=event_id)
+            event_id = _event_id(str(notice.get("event_id", "")))
+            yield replace(_of(Reason(ours.upper()), notice.get("address"), notice.get("detail")), event_id=event_id)
         case _:
             yield None
 

@@ -55,8 +55,8 @@ class Attachment:
 class Letter:
     """What a mail says, to whom and in whose name; `sender` and `recipient` are addresses, checked before.
 
-    So is `reply_to`, who reads answers. `unsubscribe`: a URL, of one word in ASCII, for whoever wants no more of these.
-    The texts may hold anything: what would end a header or hide in it is taken out.
+    So is `reply_to`, who reads answers. `unsubscribe`: a URL, of one word in ASCII, for readers who want no more of
+    these. The texts may hold anything: what would end a header or hide in it is taken out.
     """
 
     sender: str
@@ -86,10 +86,10 @@ def _units(text: str) -> list[str]:
 def compose(event_id: UUID, occurred_at: datetime, letter: Letter) -> bytes:
     """The mail of an event, RFC 5322 with CRLF; its id, date and boundaries come from the event alone.
 
-    A server that gets it twice can tell by the Message-ID, and nobody's holiday answers it.
+    A server that gets it twice can see that by the Message-ID, and nobody's holiday answers it.
     """
     beyond_ascii = letter.recipient.needs_smtputf8
-    # Whoever cannot be named in ASCII cannot be written to in it.
+    # A recipient that cannot be named in ASCII cannot be written to in it.
     message = EmailMessage(policy=policy.SMTPUTF8 if beyond_ascii else policy.SMTP)
     message["From"] = Address(one_line(letter.sender_name, _LONGEST_NAME), addr_spec=letter.sender)
     message["To"] = _header(letter.recipient)

@@ -1,4 +1,4 @@
-"""The mails to who holds a ticket: rendered from what is true now, or suppressed when there is nothing to say any more.
+"""The mails to ticket holders: rendered from what is true now, or suppressed when there is nothing to say any more.
 
 A reminder, the notice of what changed since, and that the event was cancelled. What keeps one of them back and may
 pass (a date or an address that somebody corrects) is looked at again until the event's day is over.
@@ -13,7 +13,6 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
-from ticketflow_orch import clock
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.localization import date_and_time, reader_locale
 from ticketflow_orch.formatting.mail_addresses import MailAddress, mail_address
@@ -23,7 +22,6 @@ from ticketflow_orch.mail.suppression import objection, suppressions
 from ticketflow_orch.months import day_window
 from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered, Suppressed
-from ticketflow_orch.settings import settings
 from ticketflow_orch.ticketing.reminders import Told, note_told
 
 Reservation = Row[tuple[Any, ...]]
@@ -37,19 +35,13 @@ _TEMPLATES: Mapping[str, str] = {
 }
 
 
-def reminders_prepared(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
-    """The preparer of ReminderDue, ReminderChanged and EventCancelled by the settings and the business clock."""
-    now = clock.now(settings().fixed_clock)
-    return prepare_reminders(connection, messages, now=now, options=MailOptions.configured(settings()))
-
-
 def prepare_reminders(
     connection: Connection, messages: Sequence[Message], *, now: datetime, options: MailOptions
 ) -> dict[UUID, Prepared]:
     """For each message its mail, with the event as it stands now, or why it is not to be sent; three queries.
 
     `now` is the business time (aware). A message with bytes stays as it is: what may have been sent does not change.
-    What whoever is reminded is told is noted with the reminder.
+    What a mail says of the event is noted with its reminder.
     """
     found = _reservations(connection, messages)
     addresses = {key: mail_address(reservation.buyer_email) for key, reservation in found.items()}

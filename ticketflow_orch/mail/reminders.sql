@@ -1,4 +1,6 @@
 -- name: reservations
+-- What reminders say, as it is now, for the reservations that are asked about; by their public_ref. `has_nearer`: a
+-- reminder with less notice is queued for the same date.
 SELECT asked.*, public_ref, reservation.status, buyer_email, quantity, event.status AS event_status, starts_at,
     event.timezone, title, venue, name, locale, contact_email, coalesce(changes_told, 0) AS changes_told,
     told_starts_at, told_venue, EXISTS (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -17,7 +17,6 @@ from ticketflow_orch.mail.suppression import objection, suppressions
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.delivery import Message
 from ticketflow_orch.outbox.delivery.handlers import Prepared, Rendered, Suppressed
-from ticketflow_orch.settings import settings
 from ticketflow_orch.statements.drafts import Draft, drafts, page_of
 from ticketflow_orch.statements.model import LeftOut, Statement, StatementsLeftOutError
 
@@ -28,11 +27,6 @@ _AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable",
 
 # Organization reference, currency and month, as in the event's payload.
 _Key = tuple[str, str, str]
-
-
-def statements_prepared(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, Prepared]:
-    """The preparer of StatementReady by the settings."""
-    return prepare_statements(connection, messages, options=MailOptions.configured(settings()))
 
 
 def prepare_statements(

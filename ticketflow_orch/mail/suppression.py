@@ -15,7 +15,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.formatting.mail_addresses import mail_address
 
 
@@ -105,11 +105,12 @@ def clear(connection: Connection, address: str, by: str) -> int:
     """Let mails go to `address` again; for how many reasons none did.
 
     Raises:
-        InvalidInput: it is no address, or not suppressed.
+        InvalidInput: it is no address.
+        PreconditionFailed: it is not suppressed.
     """
     cleared = connection.exec_driver_sql(_CLEAR, {"address": _key(address), "by": by}).rowcount
     if not cleared:
-        raise InvalidInput(f"{address} is not suppressed; `ticketflow mail suppressed` lists what is.")
+        raise PreconditionFailed(f"{address} is not suppressed; `ticketflow mail suppressed` lists what is.")
     return cleared
 
 

@@ -1,1 +1,5 @@
-"""The outbox: what the outside world is to be told, how it is doing, and what people decide about it."""
+"""The outbox: what the outside world is to learn, how that is going, and what people decide about it.
+
+Events are written by `events`, which everybody uses, in the transaction of their cause; alerts are events too. How they
+get out is in `relay` and `delivery`. What an event says, and what is done when it has arrived, is its own room's.
+"""

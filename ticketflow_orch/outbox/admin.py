@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -11,22 +11,30 @@ from uuid import UUID
 from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
-from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict, envelope
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.outbox.delivery import Outcome, Verdict, envelope
 from ticketflow_orch.outbox.delivery.configuration import Delivery
-from ticketflow_orch.outbox.delivery.handlers import EventKind, Fate, Recorded
-from ticketflow_orch.outbox.events import require_event_type
+from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded
+from ticketflow_orch.outbox.events import EventState, require_event_type
 from ticketflow_orch.outbox.relay.due import waiting
+from ticketflow_orch.outbox.relay.reconsidering import message_of
 
-STATES = ("PENDING", "INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD")
 Resolution = Literal["delivered", "again", "dead", "dropped"]
 StopKind = Literal["DESTINATION", "EVENT_TYPE"]
 _LIST = "`ticketflow outbox list` shows those there are"
 # Aggregates whose own state must move with that of their event, where they are there.
 _OTHER_DESKS: Mapping[str, str] = {"payout": "ticketflow payouts"}
 # What may be said of events in other states than those that wait for an answer.
-_ALSO: Mapping[str, set[str]] = {"again": {"SUPPRESSED"}, "dropped": {"HELD", "SUPPRESSED"}}
-_RESOLVED: Mapping[str, str] = {"delivered": "DELIVERED", "again": "PENDING", "dead": "DEAD", "dropped": "SUPPRESSED"}
+_ALSO: Mapping[str, set[EventState]] = {
+    "again": {EventState.SUPPRESSED},
+    "dropped": {EventState.HELD, EventState.SUPPRESSED},
+}
+_RESOLVED: Mapping[str, EventState] = {
+    "delivered": EventState.DELIVERED,
+    "again": EventState.PENDING,
+    "dead": EventState.DEAD,
+    "dropped": EventState.SUPPRESSED,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What is not delivered until somebody resumes it."""
+    """What is not delivered until it is resumed."""
 
     kind: StopKind
     name: str
@@ -142,16 +150,16 @@ def list_events(
     """
     if event_type is not None:
         require_event_type(event_type)
-    if state is not None and state not in STATES:
-        raise InvalidInput(f"{state!r} is no state of an event; choose one of {', '.join(STATES)}.")
+    if state is not None and state not in set(EventState):
+        raise InvalidInput(f"{state!r} is no state of an event; choose one of {', '.join(EventState)}.")
     query = _UNENDED if state is None else _OF_STATE
     values = {"state": state, "event_type": event_type, "aggregate": aggregate, "limit": limit}
-    return tuple(Event(*row) for row in connection.exec_driver_sql(query, values))
+    return tuple(Event(**row) for row in connection.exec_driver_sql(query, values).mappings())
 
 
 def list_kept_back(connection: Connection, limit: int = 50) -> tuple[Event, ...]:
     """The first `limit` events that are suppressed for a reason that may pass, and go by themselves when it has."""
-    return tuple(Event(*row) for row in connection.exec_driver_sql(_KEPT_BACK, {"limit": limit}))
+    return tuple(Event(**row) for row in connection.exec_driver_sql(_KEPT_BACK, {"limit": limit}).mappings())
 
 
 def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID) -> Detail:
@@ -160,19 +168,21 @@ def show(connection: Connection, kinds: Mapping[str, EventKind], event_id: UUID)
     Raises:
         InvalidInput: there is no such event.
     """
-    row = connection.exec_driver_sql(_SHOW, {"event_id": event_id}).one_or_none()
-    if row is None:
+    found = connection.exec_driver_sql(_SHOW, {"event_id": event_id}).mappings().one_or_none()
+    if found is None:
         raise _unknown(event_id)
-    detail = Detail(Event(*row[:11]), *row[11:21])
-    kind = kinds.get(row.event_type)
-    if detail.body is None and (kind is None or kind.preparer is None):
-        return replace(detail, body=envelope(row.event_type, row.occurred_at, row.data))
-    return detail
+    columns = dict(found)
+    data = columns.pop("data")
+    event = Event(**{field.name: columns.pop(field.name) for field in fields(Event)})
+    kind = kinds.get(event.event_type)
+    if columns["body"] is None and (kind is None or kind.preparer is None):
+        columns["body"] = envelope(event.event_type, event.occurred_at, data)
+    return Detail(event, **columns)
 
 
 def attempts(connection: Connection, event_id: UUID) -> tuple[Attempt, ...]:
     """The attempts at an event that did not deliver it, the first one first."""
-    return tuple(Attempt(*row) for row in connection.exec_driver_sql(_ATTEMPTS, {"event_id": event_id}))
+    return tuple(Attempt(**row) for row in connection.exec_driver_sql(_ATTEMPTS, {"event_id": event_id}).mappings())
 
 
 def destinations(connection: Connection, delivery: Delivery) -> tuple[DestinationState, ...]:
@@ -189,7 +199,7 @@ def destinations(connection: Connection, delivery: Delivery) -> tuple[Destinatio
 
 
 def require_destination(delivery: Delivery, destination: str) -> None:
-    """Raise TicketflowError where the configuration of delivery has no such destination."""
+    """Raise InvalidInput where the configuration of delivery has no such destination."""
     known = delivery.destinations
     if destination not in known:
         raise InvalidInput(f"There is no destination {destination!r}; choose one of {', '.join(sorted(known))}.")
@@ -227,7 +237,7 @@ def would_redrive(connection: Connection, choice: Choice) -> int:
         InvalidInput: nothing is chosen at all.
     """
     _require_choice(choice)
-    return len(connection.exec_driver_sql(_CHOSEN_DEAD, _values_of(choice)).all())
+    return len(connection.exec_driver_sql(_DEAD, _values_of(choice)).all())
 
 
 def redrive(connection: Connection, choice: Choice) -> int:
@@ -236,7 +246,8 @@ def redrive(connection: Connection, choice: Choice) -> int:
     Those that are decided about elsewhere are left out.
 
     Raises:
-        InvalidInput: an event that `choice` names is not dead or is decided about elsewhere, or nothing is chosen.
+        InvalidInput: nothing is chosen, or there is no such event.
+        PreconditionFailed: an event that `choice` names is not dead or is decided about elsewhere.
     """
     _require_choice(choice)
     redriven = set(connection.exec_driver_sql(_REDRIVE, _values_of(choice)).scalars())
@@ -244,7 +255,7 @@ def redrive(connection: Connection, choice: Choice) -> int:
         if event_id not in redriven:
             found = _locked(connection, event_id)
             _require_no_other_desk(found)
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Event {event_id} is {found.state} or not among those chosen; only DEAD ones are redriven."
             )
     return len(redriven)
@@ -268,18 +279,20 @@ def hold(connection: Connection, event_id: UUID) -> None:
     """Keep a pending event, and with it all later ones of its aggregate, until it is released.
 
     Raises:
-        InvalidInput: there is no such event, it is not PENDING, or it is decided about elsewhere.
+        InvalidInput: there is no such event.
+        PreconditionFailed: it is not PENDING, or it is decided about elsewhere.
     """
-    _move(connection, event_id, {"PENDING"}, "held", _HOLD)
+    _move(connection, event_id, {EventState.PENDING}, "held", _HOLD)
 
 
 def release(connection: Connection, event_id: UUID) -> None:
     """Let a held event go, at once.
 
     Raises:
-        InvalidInput: there is no such event, it is not HELD, or it is decided about elsewhere.
+        InvalidInput: there is no such event.
+        PreconditionFailed: it is not HELD, or it is decided about elsewhere.
     """
-    _move(connection, event_id, {"HELD"}, "released", _RELEASE)
+    _move(connection, event_id, {EventState.HELD}, "released", _RELEASE)
 
 
 def resolve(
@@ -293,60 +306,63 @@ def resolve(
     does from the relay.
 
     Raises:
-        InvalidInput: there is no such event, its state is none of these, it is dead already, or it is decided about
-            elsewhere.
+        InvalidInput: there is no such event.
+        PreconditionFailed: its state is none of these, it is dead already, or it is decided about elsewhere.
     """
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     state = _RESOLVED[resolution]
-    waits = {"IN_DOUBT", "DEAD"} | _ALSO.get(resolution, set())
+    waits = {EventState.IN_DOUBT, EventState.DEAD} | _ALSO.get(resolution, set())
     # What is dropped for good is one of those that are kept back, and not looked at again.
     is_so = found.state == state and found.reconsider_until is None
     if found.state not in waits or is_so:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Event {event_id} is {found.state}, so it cannot be resolved as {resolution}; "
             "only what is IN_DOUBT or DEAD waits for that."
         )
     said = f"Resolved as {resolution} by {by}."
     connection.exec_driver_sql(_RESOLVE, {"id": found.id, "state": state, "said": said})
-    if state != "PENDING":
+    if state != EventState.PENDING:
         kind = kinds.get(found.event_type)
         if kind is not None and kind.recorder is not None:
-            kind.recorder(connection, [_recorded(found, state, said)])  # type: ignore[arg-type] # never PENDING
+            kind.recorder(connection, [_recorded(found, state, said)])
 
 
 def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str) -> None:
     """Deliver nothing to a destination, or of a type, until it is resumed.
 
     Raises:
-        InvalidInput: it is stopped already, or there is no such type.
+        InvalidInput: there is no such type.
+        PreconditionFailed: it is stopped already.
     """
     if kind == "EVENT_TYPE":
         require_event_type(name)
     if not connection.exec_driver_sql(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
-        raise InvalidInput(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
+        raise PreconditionFailed(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
 
 
 def resume(connection: Connection, kind: StopKind, name: str) -> None:
     """Deliver again what was stopped.
 
     Raises:
-        InvalidInput: it is not stopped.
+        PreconditionFailed: it is not stopped.
     """
     if not connection.exec_driver_sql(_RESUME, {"kind": kind, "name": name}).rowcount:
-        raise InvalidInput(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
+        raise PreconditionFailed(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
 
 
 def stops(connection: Connection) -> tuple[Stop, ...]:
     """All that is stopped, in the order of names."""
-    return tuple(Stop(*row) for row in connection.exec_driver_sql(_STOPS))
+    return tuple(Stop(**row) for row in connection.exec_driver_sql(_STOPS).mappings())
 
 
-def _move(connection: Connection, event_id: UUID, states: set[str], done: str, statement: Any) -> None:  # noqa: ANN401
+def _move(connection: Connection, event_id: UUID, states: set[EventState], done: str, statement: Any) -> None:  # noqa: ANN401
     found = _locked(connection, event_id)
     _require_no_other_desk(found)
     if found.state not in states:
-        raise InvalidInput(f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}.")
+        raise PreconditionFailed(
+            f"Event {event_id} is {found.state}; only what is {' or '.join(states)} can be {done}."
+        )
     connection.exec_driver_sql(statement, {"id": found.id})
 
 
@@ -360,7 +376,7 @@ def _locked(connection: Connection, event_id: UUID) -> Row[Any]:
 def _require_no_other_desk(found: Row[Any]) -> None:
     command = _OTHER_DESKS.get(found.aggregate_type)
     if command is not None and found.is_its_own:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Event {found.event_id} is about {found.aggregate_type} {found.aggregate_id}; "
             f"decide about that with `{command}`."
         )
@@ -370,41 +386,21 @@ def _unknown(event_id: UUID) -> InvalidInput:
     return InvalidInput(f"There is no event {event_id}; {_LIST}.")
 
 
-def _recorded(found: Row[Any], state: Fate, said: str) -> Recorded:
-    message = Message(
-        found.event_id,
-        found.event_type,
-        found.aggregate_type,
-        found.aggregate_id,
-        found.data,
-        found.occurred_at,
-        found.body,
-        found.attempts,
-        found.doubtful_since is not None,
-    )
-    if state == "SUPPRESSED":
+def _recorded(found: Row[Any], state: EventState, said: str) -> Recorded:
+    doubtful = found.doubtful_since is not None
+    message = message_of(found, rendered=found.body, attempt=found.attempts, doubtful=doubtful)
+    if state == EventState.SUPPRESSED:
         return Recorded(message, state, None)
-    verdict = Verdict.DELIVERED if state == "DELIVERED" else Verdict.REJECTED
+    verdict = Verdict.DELIVERED if state == EventState.DELIVERED else Verdict.REJECTED
     return Recorded(message, state, Outcome(verdict, said))
 
 
-_COLUMNS = """
-    event_id, event_type, aggregate_type, aggregate_id, state, attempts - attempts_forgiven, occurred_at,
-    available_at, last_attempt_at, ended_at, last_error
-"""
-
-_CHOSEN = """
-    (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
-    AND (%(aggregate)s::text IS NULL OR aggregate_id = %(aggregate)s::text)
-"""
-
-_UNENDED = sql(__file__, "unended", columns=_COLUMNS, chosen=_CHOSEN)
-
-_OF_STATE = sql(__file__, "of_state", columns=_COLUMNS, chosen=_CHOSEN)
-
-_KEPT_BACK = sql(__file__, "kept_back", columns=_COLUMNS)
-
-_SHOW = sql(__file__, "show", columns=_COLUMNS)
+_SHOWN = sql(__file__, "shown")
+_CHOSEN = sql(__file__, "chosen")
+_UNENDED = sql(__file__, "unended", shown=_SHOWN, chosen=_CHOSEN)
+_OF_STATE = sql(__file__, "of_state", shown=_SHOWN, chosen=_CHOSEN)
+_KEPT_BACK = sql(__file__, "kept_back", shown=_SHOWN)
+_SHOW = sql(__file__, "show", shown=_SHOWN)
 
 _ATTEMPTS = """
     SELECT attempt, began_at, outbox_attempt.ended_at, outbox_attempt.owner, outbox_attempt.destination, outcome, error,
@@ -429,19 +425,7 @@ _LOCK = """
     FROM outbox_event WHERE event_id = %(event_id)s::uuid FOR UPDATE
 """
 
-# In the order of ids, as everything that takes several events.
-_DEAD = """
-    SELECT id FROM outbox_event
-    WHERE state = 'DEAD' AND ended_at IS NULL AND available_at IS NULL
-        AND aggregate_type <> ALL (%(others)s::text[])
-        AND (%(event_ids)s::uuid[] IS NULL OR event_id = ANY (%(event_ids)s::uuid[]))
-        AND (%(event_types)s::text[] IS NULL OR event_type = ANY (%(event_types)s::text[]))
-        AND (%(since)s::timestamptz IS NULL OR last_attempt_at >= %(since)s::timestamptz)
-    ORDER BY id
-"""
-
-_CHOSEN_DEAD = _DEAD
-
+_DEAD = sql(__file__, "dead")
 _REDRIVE = sql(__file__, "redrive", dead=_DEAD)
 
 _HOLD = "UPDATE outbox_event SET state = 'HELD', available_at = NULL WHERE id = %(id)s"
@@ -450,18 +434,7 @@ _RELEASE = """
     UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL WHERE id = %(id)s
 """
 
-_RESOLVE = """
-    UPDATE outbox_event
-    SET state = %(state)s::text, last_error = %(said)s::text,
-        available_at = CASE WHEN %(state)s::text = 'PENDING' THEN clock_timestamp() END,
-        ended_at = CASE WHEN %(state)s::text IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
-        attempts_forgiven = CASE WHEN %(state)s::text = 'PENDING' THEN attempts ELSE attempts_forgiven END,
-        doubtful_since = CASE WHEN %(state)s::text IN ('PENDING', 'DEAD') THEN NULL ELSE doubtful_since END,
-        reconsider_until = NULL,
-        tried_since = CASE WHEN %(state)s::text = 'PENDING' THEN NULL ELSE tried_since END,
-        lost = CASE WHEN %(state)s::text = 'PENDING' THEN 0 ELSE lost END
-    WHERE id = %(id)s
-"""
+_RESOLVE = sql(__file__, "resolve")
 
 _STOP = """
     INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES (%(kind)s, %(name)s, %(reason)s, %(by)s)

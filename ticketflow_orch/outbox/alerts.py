@@ -1,7 +1,8 @@
-"""Alerts: told once for each thing that stands, as events in the outbox, and told again when it has passed.
+"""Alerts: sent once for each thing that is wrong, as events in the outbox, and resolved when it has passed.
 
 What happens is an occurrence, remembered for ever under its key. Occurrences with one subject (a destination, a job)
-are one alert for as long as it is open: the first is told, the others are counted. `passing` finds out what has passed.
+are one alert for as long as it is open: the first is sent, the others are counted. What has passed is found out by
+`monitoring.passed_alerts`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
@@ -24,12 +25,12 @@ from ticketflow_orch.outbox.events import OutboxEvent, Publish
 ALERT = "alert"
 RESOLVED = "AlertResolved"
 CAUSE_GONE = "its cause is gone"
-# What stands for so long is told again.
-TOLD_AGAIN_AFTER = timedelta(days=1)
+# What is open for so long is sent again.
+REPEATED_AFTER = timedelta(days=1)
 
 
 class Severity(StrEnum):
-    """How soon somebody must look: at once, on the next working day, or whenever they like."""
+    """How soon somebody must look: at once, on the next working day, or some time."""
 
     PAGE = "PAGE"
     TICKET = "TICKET"
@@ -52,9 +53,9 @@ _SEVERITIES = {
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that operators must learn once: `kind` is the event's type, `key` which occurrence of it this is.
+    """Something of which operators are alerted once: `kind` is the event's type, `key` which occurrence of it this is.
 
-    `subject`: what it is about, shared by all occurrences that are told together; the key, where there is none.
+    `subject`: what it is about, shared by all occurrences that are one alert; the key, where there is none.
     `event_id`: the event in the outbox that it is about. `severity`: where it is not that of its kind. `recurs`: it is
     alerted for as long as it lasts, so that what was over and is alerted under the same key has come back.
     """
@@ -69,7 +70,7 @@ class Alert:
 
     @property
     def about(self) -> str:
-        """What it is told together with."""
+        """What it shares with the other occurrences that are one alert."""
         return self.key if self.subject is None else self.subject
 
     @property
@@ -85,7 +86,7 @@ class Standing:
     id: int
     kind: str
     subject: str
-    severity: str
+    severity: Severity
     first_at: datetime
     last_at: datetime
     occurrences: int
@@ -95,9 +96,9 @@ class Standing:
 
 
 def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Publish = events.append) -> bool:
-    """Note `alert` unless that was done before; returns whether it was told now.
+    """Note `alert` unless that was done before; returns whether it was sent now.
 
-    Told is the first of its subject, and then one a day for as long as there are more; the others are counted.
+    The first of its subject is sent, and then one a day for as long as there are more; the others are counted.
     """
     if alert.recurs and _is_over(connection, alert):
         alert = replace(alert, key=f"{alert.key} at {now.isoformat()}")
@@ -108,17 +109,17 @@ def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Pub
         "severity": alert.urgency,
         "payload": json.dumps(alert.payload),
         "event_id": alert.event_id,
-        "again_after": TOLD_AGAIN_AFTER,
+        "again_after": REPEATED_AFTER,
     }
     noted = connection.exec_driver_sql(_NOTE, values).one_or_none()
-    if noted is None or not noted.is_told:
+    if noted is None or not noted.is_sent:
         return False
     more = {} if noted.occurrences == 1 else {"occurrences": noted.occurrences, "since": noted.first_at.isoformat()}
-    # Each of them is its own event in one aggregate, so that it is ended after it was told.
-    told = {**alert.payload, "severity": alert.urgency.lower(), "subject": alert.about, **more}
+    # Each of them is its own event in one aggregate, so that it is resolved after it was sent.
+    payload = {**alert.payload, "severity": alert.urgency.lower(), "subject": alert.about, **more}
     publish(
         connection,
-        OutboxEvent(ALERT, _name(alert.kind, noted.key), alert.kind, told, _name(alert.kind, alert.key), now),
+        OutboxEvent(ALERT, _name(alert.kind, noted.key), alert.kind, payload, _name(alert.kind, alert.key), now),
     )
     return True
 
@@ -126,7 +127,7 @@ def alert_once(connection: Connection, alert: Alert, now: datetime, publish: Pub
 def alert_all(
     connection: Connection, alerts: Collection[Alert], now: datetime, publish: Publish = events.append
 ) -> Sequence[Alert]:
-    """Those of `alerts` that were told now; in an order in which no two that tell at once wait for each other."""
+    """Those of `alerts` that were sent now; in an order in which no two sessions at once wait for each other."""
     in_order = sorted(alerts, key=lambda one: (one.kind, one.about, one.key))
     return [alert for alert in in_order if alert_once(connection, alert, now, publish)]
 
@@ -134,27 +135,27 @@ def alert_all(
 def standing(connection: Connection, kinds: Collection[str] | None = None) -> tuple[Standing, ...]:
     """The open alerts, of `kinds` or of all, the most urgent first and among them the oldest."""
     values = {"kinds": None if kinds is None else sorted(kinds)}
-    return tuple(Standing(*row) for row in connection.exec_driver_sql(_STANDING, values))
+    return tuple(_standing(row) for row in connection.exec_driver_sql(_STANDING, values))
 
 
 def latest(connection: Connection, most: int) -> tuple[Standing, ...]:
     """The last `most` alerts, open or over, the newest first."""
-    return tuple(Standing(*row) for row in connection.exec_driver_sql(_LATEST, {"most": most}))
+    return tuple(_standing(row) for row in connection.exec_driver_sql(_LATEST, {"most": most}))
 
 
 def resolve(
     connection: Connection, alerts: Collection[int], now: datetime, by: str, publish: Publish = events.append
 ) -> tuple[Standing, ...]:
-    """End those of `alerts` that are open, and tell of each; `by` says what ended them. Returns them."""
+    """End those of `alerts` that are open, and send that each is; `by` says what ended them. Returns them."""
     ended = []
     for row in connection.exec_driver_sql(_RESOLVE, {"ids": sorted(alerts), "by": by}).all():
-        one = Standing(*row[:-1])
-        told = {
+        one = _standing(row)
+        payload = {
             "kind": one.kind, "subject": one.subject, "severity": one.severity.lower(),
             "since": one.first_at.isoformat(), "occurrences": one.occurrences, "resolved_by": by,
         }  # fmt: skip
         name = _name(one.kind, row.key)
-        publish(connection, OutboxEvent(ALERT, name, RESOLVED, told, f"{RESOLVED} {name}", now))
+        publish(connection, OutboxEvent(ALERT, name, RESOLVED, payload, f"{RESOLVED} {name}", now))
         ended.append(one)
     return tuple(ended)
 
@@ -179,17 +180,32 @@ def resolve_others(
     return resolve(connection, gone, now, CAUSE_GONE, publish)
 
 
-def tell_again(connection: Connection, now: datetime, publish: Publish = events.append) -> int:
-    """Tell what has stood for another day, of what somebody must look at; how many there were."""
-    rows = connection.exec_driver_sql(_AGAIN, {"again_after": TOLD_AGAIN_AFTER}).all()
+def repeat_alerts(connection: Connection, now: datetime, publish: Publish = events.append) -> int:
+    """Send again what has been open for another day, of what somebody must look at; how many there were."""
+    rows = connection.exec_driver_sql(_REPEAT, {"again_after": REPEATED_AFTER}).all()
     for row in rows:
         name = _name(row.kind, row.key)
-        told = row.payload | {
+        payload = row.payload | {
             "severity": row.severity.lower(), "subject": row.subject, "occurrences": row.occurrences,
             "since": row.first_at.isoformat(),
         }  # fmt: skip
-        publish(connection, OutboxEvent(ALERT, name, row.kind, told, f"{name} at {row.told_at.isoformat()}", now))
+        publish(connection, OutboxEvent(ALERT, name, row.kind, payload, f"{name} at {row.told_at.isoformat()}", now))
     return len(rows)
+
+
+def _standing(row: Row[Any]) -> Standing:
+    return Standing(
+        id=row.id,
+        kind=row.kind,
+        subject=row.subject,
+        severity=Severity(row.severity),
+        first_at=row.first_at,
+        last_at=row.last_at,
+        occurrences=row.occurrences,
+        payload=row.payload,
+        resolved_at=row.resolved_at,
+        resolved_by=row.resolved_by,
+    )
 
 
 def _is_over(connection: Connection, alert: Alert) -> bool:
@@ -202,30 +218,9 @@ def _name(kind: str, key: str) -> str:
 
 
 _NOTE = sql(__file__, "note")
-
-_IS_OVER = """
-    SELECT EXISTS (
-        SELECT FROM alert JOIN alert_group ON alert_group.id = group_id
-        WHERE alert.kind = %(kind)s::text AND alert.key = %(key)s::text AND resolved_at IS NOT NULL
-    ) AND NOT EXISTS (
-        SELECT FROM alert_group WHERE kind = %(kind)s::text AND subject = %(subject)s::text
-            AND resolved_at IS NULL)
-"""
-
-_COLUMNS = "id, kind, subject, severity, first_at, last_at, occurrences, payload, resolved_at, resolved_by"
-
-_STANDING = sql(__file__, "standing", columns=_COLUMNS)
-
-_LATEST = sql(__file__, "latest", columns=_COLUMNS)
-
-_RESOLVE = sql(__file__, "resolve", columns=_COLUMNS)
-
-_AGAIN = """
-    UPDATE alert_group SET told_at = clock_timestamp()
-    WHERE id IN (
-        SELECT id FROM alert_group
-        WHERE resolved_at IS NULL AND severity <> 'INFO'
-            AND told_at < clock_timestamp() - %(again_after)s::interval
-        ORDER BY kind, subject FOR UPDATE SKIP LOCKED)
-    RETURNING kind, key, subject, severity, payload, occurrences, first_at, told_at
-"""
+_IS_OVER = sql(__file__, "is_over")
+_SHOWN = sql(__file__, "shown")
+_STANDING = sql(__file__, "standing", shown=_SHOWN)
+_LATEST = sql(__file__, "latest", shown=_SHOWN)
+_RESOLVE = sql(__file__, "resolve", shown=_SHOWN)
+_REPEAT = sql(__file__, "repeat")

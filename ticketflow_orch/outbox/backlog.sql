@@ -1,4 +1,6 @@
 -- name: backlog
+-- What waits: by outbox_event_due_idx, one probe a type for the oldest, then one for each event that is counted. What
+-- only a person can get on its way has no available_at.
 WITH RECURSIVE kind (name) AS (
     (SELECT event_type FROM outbox_event WHERE ended_at IS NULL ORDER BY event_type LIMIT 1)
     UNION ALL
@@ -25,7 +27,7 @@ SELECT clock_timestamp() AS at, due_since, number AS waiting, dead, in_doubt, he
 
 
 -- name: retried
--- Whatever else waits for those is not counted.
+-- The events that have failed for an hour and are tried again; what waits for those is not counted.
 SELECT count(*) FROM (
     SELECT FROM outbox_event
     WHERE ended_at IS NULL AND state = 'PENDING' AND tried_since < clock_timestamp() - interval '1 hour'

@@ -57,13 +57,13 @@ def count(connection: Connection, which: Which) -> tuple[Kind, ...]:
         raise InvalidInput("Say which events: ids, or --type, --older-than or --error.")
     if which.event_type is not None:
         require_event_type(which.event_type)
-    return tuple(Kind(*row) for row in connection.exec_driver_sql(_COUNT, _values(which)))
+    return tuple(Kind(**row) for row in connection.exec_driver_sql(_COUNT, _values(which)).mappings())
 
 
 def decide(engine: Engine, which: Which, one: Callable[[Connection, UUID], None]) -> tuple[int, tuple[str, ...]]:
     """Do `one` to each of the events `which`, some at a time; how many there were, and why others were refused.
 
-    Whoever was quicker with an event has decided about it.
+    Where somebody else was quicker with an event, their decision stays.
     """
     with engine.connect() as connection:
         found = connection.exec_driver_sql(_IDS, _values(which)).scalars().all()
@@ -91,15 +91,6 @@ def _values(which: Which) -> dict[str, object]:
     }
 
 
-# Of payouts another desk decides, as `admin` says.
-_WHICH = """
-    ended_at IS NULL AND state = ANY (%(states)s::text[])
-    AND aggregate_type <> ALL (%(others)s::text[])
-    AND (%(event_type)s::text IS NULL OR event_type = %(event_type)s::text)
-    AND (%(older_than)s::interval IS NULL OR occurred_at < clock_timestamp() - %(older_than)s::interval)
-    AND (%(error)s::text IS NULL OR position(lower(%(error)s::text) IN lower(last_error)) > 0)
-"""
-
+_WHICH = sql(__file__, "which")
 _COUNT = sql(__file__, "count", which=_WHICH)
-
 _IDS = sql(__file__, "ids", which=_WHICH)

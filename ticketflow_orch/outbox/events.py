@@ -1,4 +1,7 @@
-"""The outbox: what the outside world is to learn, written in the transaction of its cause."""
+"""The events of the outbox: which types there are, and the one way to write them, in the transaction of their cause.
+
+Who writes which, and why, is the business of the rooms above.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from enum import StrEnum
 from typing import Any, Literal
 
 from sqlalchemy import Connection
@@ -14,8 +18,8 @@ from sqlalchemy import Connection
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 
-# All that is ever told; docs/delivery.md says what each of them carries. The table outbox_event_type names them too,
-# save what the database writes by itself: who does not own the outbox writes no others.
+# All there are; docs/delivery.md says what each of them carries. The table outbox_event_type names them too, save what
+# the database writes by itself: a role that does not own the outbox writes no others.
 EVENT_TYPES = frozenset({
     "AlertResolved",
     "CheckFailed",
@@ -50,7 +54,7 @@ WRITTEN_BY_THE_DATABASE = frozenset({"PaymentAfterExpiry", "ReservationPaymentRe
 # Those that are rendered as mails, where their destination takes mails.
 MAILS = frozenset({"EventCancelled", "ReminderChanged", "ReminderDue", "StatementReady"})
 
-# Those that tell operators of something. They have a route of their own, and may go a second way while it fails.
+# Those that alert operators. They have a route of their own, and may go a second way while it fails.
 ALERTS = frozenset({
     "AlertResolved",
     "CheckFailed",
@@ -75,8 +79,20 @@ ALERTS = frozenset({
 NEVER_TWICE = frozenset({"PayoutRequested"})
 
 
+class EventState(StrEnum):
+    """What an event is, as its row says. Only DELIVERED and SUPPRESSED ones have ended."""
+
+    PENDING = "PENDING"
+    INFLIGHT = "INFLIGHT"
+    DELIVERED = "DELIVERED"
+    DEAD = "DEAD"
+    IN_DOUBT = "IN_DOUBT"
+    SUPPRESSED = "SUPPRESSED"
+    HELD = "HELD"
+
+
 def require_event_type(name: str) -> None:
-    """Raise TicketflowError unless `name` is in EVENT_TYPES."""
+    """Raise InvalidInput unless `name` is in EVENT_TYPES."""
     if name not in EVENT_TYPES:
         near = get_close_matches(name, EVENT_TYPES, n=1)
         fix = f"correct its name, perhaps to {near[0]}" if near else "name one that docs/delivery.md lists"
@@ -107,7 +123,7 @@ Publish = Callable[[Connection, OutboxEvent], bool]
 
 def derived_event_id(dedupe_key: str) -> str:
     """The SQL of the id of an event whose key the SQL `dedupe_key` says; the same in a restored database."""
-    return f"derived_id((SELECT id FROM installation), 'outbox_event', {dedupe_key})"
+    return sql(__file__, "derived_event_id", dedupe_key=dedupe_key)
 
 
 def appending(
@@ -132,13 +148,19 @@ def appending(
     """
     if event_type not in EVENT_TYPES:
         raise ValueError(f"{event_type!r} is not in EVENT_TYPES; no route could name it.")
-    return f"""
-        INSERT INTO outbox_event (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at)
-        SELECT {event_id or derived_event_id(dedupe_key)}, '{aggregate_type}', {aggregate_id}, '{event_type}',
-            {payload}, {dedupe_key}, {occurred_at}
-        FROM {source}
-        {"ON CONFLICT DO NOTHING" if known == "skip" else ""}
-    """
+    return sql(
+        __file__,
+        "append_each",
+        event_type=event_type,
+        source=source,
+        aggregate_type=aggregate_type,
+        aggregate_id=aggregate_id,
+        payload=payload,
+        dedupe_key=dedupe_key,
+        occurred_at=occurred_at,
+        event_id=event_id or derived_event_id(dedupe_key),
+        on_conflict="ON CONFLICT DO NOTHING" if known == "skip" else "",
+    )
 
 
 def append(connection: Connection, event: OutboxEvent) -> bool:
@@ -165,4 +187,4 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     return written == 1
 
 
-_APPEND = sql(__file__, "append", derived_event_id_cast_dedupe_key_as_text=derived_event_id("%(dedupe_key)s::text"))
+_APPEND = sql(__file__, "append", event_id=derived_event_id("%(dedupe_key)s::text"))

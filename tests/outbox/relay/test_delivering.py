@@ -243,7 +243,7 @@ def test_a_cut_of_all_connections_ends_no_drain_that_holds_what_it_has_not_sent(
         if len(receiver.sent) == 3 and not cut:
             cut.append(message.payload["name"])
             run_sql(engine.url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
-            # Long enough for the lane to ask whether it may go on.
+            # Long enough for the producer to ask whether it may go on.
             time.sleep(1)
         return DELIVERED
 
@@ -326,7 +326,7 @@ def test_a_batch_costs_two_statements_however_many_events_it_has(engine: Engine)
     others = [one for one in seen if one not in claims and one not in ends]
     assert len(ends) <= 2 * 400 / 16
     assert len(claims) <= 2 * 400 / 16 + 4
-    # What a turn of the two lanes costs by itself, and what they look at while time passes.
+    # What a turn of the two producers costs by itself, and what they look at while time passes.
     assert len(others) <= 30 + 10 * drained.seconds
 
 

@@ -36,7 +36,7 @@ from tests.outbox.relay.world import (
 from tests.support.sessions import becomes
 from ticketflow_orch.outbox.backlog import read_backlog
 from ticketflow_orch.outbox.delivery import Outcome
-from ticketflow_orch.outbox.delivery.configuration import Allowance, Delivery, Route
+from ticketflow_orch.outbox.delivery.configuration import Allowance, Delivery
 from ticketflow_orch.outbox.relay import Backoff, Patience, Round, is_due
 from ticketflow_orch.outbox.relay.conditions import Condition, conditions
 
@@ -217,7 +217,7 @@ def test_two_relays_try_a_destination_that_fails_with_one_event(engine: Engine) 
 
 def test_a_destination_that_has_failed_for_long_is_told_of_once(engine: Engine) -> None:
     add_many(engine, 10, aggregates=10)
-    soon = Patience(first=timedelta(0), longest=timedelta(0), told_after=timedelta(minutes=15))
+    soon = Patience(first=timedelta(0), longest=timedelta(0), alerted_after=timedelta(minutes=15))
     run(engine, delivery(Receiver(lambda _: UNREACHED)), budget=1, patience_with=soon)
     assert alerts(engine) == []
     with engine.begin() as connection:
@@ -240,54 +240,6 @@ def test_a_destination_that_nothing_waits_for_any_more_fails_no_more(engine: Eng
         assert read_backlog(connection).failing == ()
     run(engine, delivery(Receiver()))
     assert [condition(engine, name) for name in ("there", "of another name")] == [Condition(), Condition()]
-
-
-# --- given up by age
-
-
-def old(engine: Engine, name: str, **since: float) -> None:
-    age = timedelta(**since).total_seconds()
-    change(engine, name, f"attempts = 1, tried_since = clock_timestamp() - make_interval(secs => {age})")
-
-
-@pytest.mark.parametrize("answer", [UNREACHED, UNKNOWN, REFUSED], ids=lambda outcome: outcome.verdict.value)
-def test_an_event_is_given_up_by_its_age(engine: Engine, answer: Outcome) -> None:
-    for name, days in (("young", 2.9), ("old", 3.1)):
-        add(engine, name)
-        old(engine, name, days=days)
-        change(engine, name, "attempts = 500")
-    run(engine, delivery(Receiver(lambda _: answer), attempts=None), budget=1)
-    assert states(engine) == {"young": "PENDING", "old": "DEAD"}
-
-
-def test_what_waited_for_long_untried_is_not_given_up_at_its_first_attempt(engine: Engine) -> None:
-    add(engine, "a")
-    change(engine, "a", "available_at = clock_timestamp() - interval '30 days'")
-    run(engine, delivery(Receiver(lambda _: UNREACHED), attempts=None), budget=1)
-    assert states(engine) == {"a": "PENDING"}
-
-
-def test_an_old_event_that_arrives_is_delivered(engine: Engine) -> None:
-    add(engine, "a")
-    old(engine, "a", days=30)
-    assert run(engine, delivery(Receiver())).delivered == 1
-
-
-def test_an_event_that_is_given_up_in_doubt_is_in_doubt(engine: Engine) -> None:
-    add(engine, "a")
-    old(engine, "a", days=30)
-    change(engine, "a", "doubtful_since = clock_timestamp()")
-    run(engine, delivery(Receiver(lambda _: UNREACHED), attempts=None, remembers=timedelta(hours=1)), budget=1)
-    assert states(engine) == {"a": "IN_DOUBT"}
-
-
-def test_an_event_that_ends_whoever_holds_it_is_dead_without_a_limit_of_attempts(engine: Engine) -> None:
-    receiver = Receiver()
-    add(engine, "a")
-    desert(engine, "a")
-    change(engine, "a", "lost = 11")
-    run(engine, delivery(receiver, attempts=None))
-    assert (states(engine), receiver.sent) == ({"a": "DEAD"}, [])
 
 
 # --- too much
@@ -354,51 +306,7 @@ def test_an_alert_goes_its_own_way_where_that_is_open(engine: Engine) -> None:
     assert (pager.names, file.names, there.names) == (["dead"], [], [])
 
 
-# --- what is kept
-
-
-def attempts_of(engine: Engine, name: str) -> list[tuple[object, ...]]:
-    query = """
-        SELECT attempt, outcome, error, outbox_attempt.destination, outbox_attempt.owner IS NOT NULL
-        FROM outbox_attempt JOIN outbox_event ON id = outbox_id WHERE payload ->> 'name' = :name ORDER BY attempt
-    """
-    with engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(text(query), {"name": name})]
-
-
-def test_every_attempt_is_kept_with_its_answer_and_by_whom_it_was_made(engine: Engine) -> None:
-    answers = iter([REFUSED, THROTTLED, UNREACHED, UNKNOWN, DELIVERED])
-    add(engine, "a")
-    run(engine, delivery(Receiver(lambda _: next(answers)), attempts=None), backoff=Backoff(timedelta(0), timedelta(0)))
-    assert attempts_of(engine, "a") == [
-        (1, "refused", REFUSED.error, "there", True),
-        (2, "throttled", THROTTLED.error, "there", True),
-        (3, "unreached", UNREACHED.error, "there", True),
-        (4, "unknown", UNKNOWN.error, "there", True),
-    ]
-    row = event(engine, "a")
-    assert (row.attempts, row.last_response, row.last_owner is not None) == (5, "200 thanks", True)
-
-
-def test_an_attempt_whose_relay_went_away_is_kept_too(engine: Engine) -> None:
-    add(engine, "a")
-    desert(engine, "a")
-    run(engine, delivery(Receiver()))
-    assert [row[:2] for row in attempts_of(engine, "a")] == [(1, "lost")]
-
-
-def test_attempts_leave_with_their_event(engine: Engine) -> None:
-    answers = iter([REFUSED, DELIVERED])
-    add(engine, "a")
-    run(engine, delivery(Receiver(lambda _: next(answers))))
-    with engine.begin() as connection:
-        connection.execute(text("UPDATE outbox_event SET ended_at = now() - interval '60 days'"))
-        connection.execute(text("SELECT outbox_prune(now() - interval '50 days', 10)"))
-        assert connection.execute(text("SELECT count(*) FROM outbox_attempt")).scalar_one() == 0
-
-
-def test_a_route_without_options_is_patient() -> None:
-    assert Route("x", None, "block", "hold", None, timedelta(seconds=1)).gives_up_after == timedelta(days=3)
+# --- afterwards
 
 
 def test_no_thread_is_left_when_a_drain_has_ended(engine: Engine) -> None:

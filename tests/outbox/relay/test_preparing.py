@@ -1,4 +1,4 @@
-"""What the business says about its events before they are sent, and what it learns of their fate."""
+"""What the business says about its events before they are sent, and what it learns of their ends."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def name_of(message: Message) -> str:
 
 
 class Business:
-    """Renders and suppresses as `judge` says, and remembers what it was told."""
+    """Renders and suppresses as `judge` says, and remembers what it learned."""
 
     def __init__(self, judge: Callable[[Message], Prepared] | None = None, refuses: Sequence[str] = ()) -> None:
         self.judge = judge
         self.refuses = refuses
         self.asked: list[int] = []
-        self.told: list[tuple[str, str]] = []
+        self.learned: list[tuple[str, str]] = []
 
     @property
     def kinds(self) -> Mapping[str, EventKind]:
@@ -57,7 +57,7 @@ class Business:
         for one in recorded:
             if one.state != "INFLIGHT" and name_of(one.message) in self.refuses:
                 raise ZeroDivisionError("no")
-            self.told.append((name_of(one.message), one.state))
+            self.learned.append((name_of(one.message), one.state))
 
 
 def numbered() -> Callable[[Message], Prepared]:
@@ -135,7 +135,7 @@ def test_what_is_suppressed_is_not_sent_and_holds_up_nothing(engine: Engine) -> 
     assert (drained.suppressed, drained.delivered) == (1, 1)
     assert states(engine) == {"off": "SUPPRESSED", "on": "DELIVERED"}
     assert event(engine, "off").last_error == "no use"
-    assert business.told == [("off", "SUPPRESSED"), ("on", "INFLIGHT"), ("on", "DELIVERED")]
+    assert business.learned == [("off", "SUPPRESSED"), ("on", "INFLIGHT"), ("on", "DELIVERED")]
 
 
 def test_an_event_may_be_suppressed_between_two_attempts(engine: Engine) -> None:
@@ -166,7 +166,7 @@ def test_an_event_that_cannot_be_prepared_holds_up_no_other_and_is_dead_in_the_e
     run(engine, delivery(Receiver(), attempts=2), business.kinds)
     assert states(engine) == {"one": "DELIVERED", "bad": "DEAD", "two": "DELIVERED"}
     assert event(engine, "bad").last_error == "It could not be prepared: ZeroDivisionError: its row is odd"
-    assert ("bad", "DEAD") in business.told
+    assert ("bad", "DEAD") in business.learned
 
 
 def test_an_answer_that_is_missing_counts_as_a_refusal(engine: Engine) -> None:
@@ -181,7 +181,7 @@ def test_an_event_whose_attempts_are_used_up_is_not_even_prepared(engine: Engine
     desert(engine, "a", attempts=3)
     business = Business(lambda _: Rendered(b"x"))
     assert run(engine, delivery(Receiver(), attempts=3), business.kinds).dead == 1
-    assert (business.asked, business.told) == ([], [("a", "DEAD")])
+    assert (business.asked, business.learned) == ([], [("a", "DEAD")])
 
 
 @pytest.mark.parametrize(("answer", "state"), [(DELIVERED, "DELIVERED"), (REJECTED, "DEAD")])

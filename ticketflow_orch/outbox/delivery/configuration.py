@@ -39,14 +39,14 @@ WhenDead = Literal["block", "skip"]
 InDoubt = Literal["resend", "hold", "look_up"]
 # Without a file of their own all events are only written down.
 UNCONFIGURED = {"destinations": {"file": {"transport": "file"}}, "routes": {"default": {"destination": "file"}}}
-# To who holds a ticket; where nothing else is said the notices go where the reminders go.
+# To those who hold a ticket; where nothing else is said, the notices go where the reminders go.
 _REMINDERS, _NOTICES = "ReminderDue", ("EventCancelled", "ReminderChanged")
-# In TICKETFLOW_HOME, for whatever process works there.
+# In TICKETFLOW_HOME, for every process that works there.
 HOME_FILE = "delivery.toml"
-# What the configuration calls the types that tell operators of something, and where those go that cannot go there.
+# What the configuration calls the route of all alerts, and where those go that cannot go there.
 ALERTS_ROUTE = "alerts"
 ALERTS_FILE = "alerts-file"
-# Whoever is owed money, or has to be told, is not given up over a long weekend.
+# Payouts and alerts are not given up over a long weekend.
 GIVES_UP_AFTER = timedelta(days=3)
 GIVES_UP_AFTER_ALERTS = timedelta(days=30)
 _GIVES_UP_LATER = {
@@ -62,8 +62,8 @@ class Route:
 
     `attempts`: after so many that count an event is dead, None: never by their number. `when_dead`: a dead event keeps
     later ones of its aggregate waiting (block) or not (skip). `remembers`: how long the receiver recognises an event
-    id, None for ever; where an event may have arrived longer ago than that, `in_doubt` says whether it is sent once
-    more, held for a person, or looked up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`:
+    id, None for ever; where an event may have arrived longer ago than that, `in_doubt` says whether it is sent
+    again, held for a person, or looked up. `limit`: no attempt takes longer, so a lease lasts for more. `takes_mails`:
     what is rendered as a mail is sent as one there, and as JSON like everything elsewhere. `gives_up_after`: an event
     that fails so long after its first attempt is dead. `otherwise`: the route that its events
     take while `destination` is stopped or fails.
@@ -132,10 +132,6 @@ class Delivery:
     def allowance(self, destination: str) -> Allowance:
         """What `destination` is sent at most."""
         return self.allowances.get(destination, Allowance())
-
-    def types_of(self, destination: str) -> frozenset[str]:
-        """The event types that `routes` sends to `destination`; `default` may send all others there too."""
-        return frozenset(kind for kind, route in self.routes.items() if route.destination == destination)
 
     def transport(self, destination: str) -> Transport:
         """The transport to `destination`, the same one each time.
@@ -218,7 +214,7 @@ def _with_second_ways(routes: Mapping[str, Route], tables: _Document) -> tuple[M
         if kind not in {"default", ALERTS_ROUTE}
     }
     if _REMINDERS in named:
-        # Whoever is reminded by mail is told by mail what changed since.
+        # Those who are reminded by mail are notified by mail of what changed since.
         named = dict.fromkeys(_NOTICES, named[_REMINDERS]) | named
     return named, with_second(alerts)
 
@@ -317,7 +313,7 @@ def _address(target: AnyDestination) -> str:
 
 
 def _place(url: str) -> str:
-    # Many a receiver is told apart by a secret in the path, which is not to be read in a table.
+    # Many a receiver is known by a secret in the path, which is not to be read in a table.
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc} (URL {hashlib.sha256(url.encode()).hexdigest()[:12]})"
 
@@ -327,6 +323,25 @@ def _remembers(table: _RouteTable, target: AnyDestination) -> timedelta | None:
 
 
 def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> Route:
+    target = _target(kind, table, destinations)
+    remembers = _remembers(table, target)
+    if table.in_doubt == "look_up":
+        _require_look_up(kind, table, target, remembers)
+    route = Route(
+        destination=table.destination,
+        attempts=table.attempts,
+        when_dead=table.when_dead,
+        in_doubt=table.in_doubt,
+        remembers=remembers,
+        limit=target.limit,
+        takes_mails=target.takes_mails,
+        gives_up_after=_gives_up_after(kind, table),
+    )
+    return route if table.otherwise is None else replace(route, otherwise=_otherwise(kind, route, table, destinations))
+
+
+def _target(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestination]) -> AnyDestination:
+    """The destination of a route, which takes events of its type."""
     if kind not in {"default", ALERTS_ROUTE}:
         try:
             require_event_type(kind)
@@ -348,28 +363,20 @@ def _route(kind: str, table: _RouteTable, destinations: Mapping[str, AnyDestinat
             f"routes.{kind}.destination = {table.destination!r} takes nothing but payouts, which are "
             f"{' and '.join(sorted(NEVER_TWICE))}; name a webhook or a file."
         )
-    if table.in_doubt == "look_up" and not (isinstance(target, WebhookDestination) and target.look_up_url):
+    return target
+
+
+def _require_look_up(kind: str, table: _RouteTable, target: AnyDestination, remembers: timedelta | None) -> None:
+    if not (isinstance(target, WebhookDestination) and target.look_up_url):
         raise InvalidInput(
             f"routes.{kind}.in_doubt = 'look_up' cannot be done; "
             f"{table.destination} would have to be a webhook with a look_up_url."
         )
-    remembers = _remembers(table, target)
-    if table.in_doubt == "look_up" and remembers is None:
+    if remembers is None:
         raise InvalidInput(
             f"routes.{kind}.in_doubt = 'look_up' has no effect on a receiver that never forgets; "
             "say how long it remembers."
         )
-    route = Route(
-        destination=table.destination,
-        attempts=table.attempts,
-        when_dead=table.when_dead,
-        in_doubt=table.in_doubt,
-        remembers=remembers,
-        limit=target.limit,
-        takes_mails=target.takes_mails,
-        gives_up_after=_gives_up_after(kind, table),
-    )
-    return route if table.otherwise is None else replace(route, otherwise=_otherwise(kind, route, table, destinations))
 
 
 def _gives_up_after(kind: str, table: _RouteTable | None) -> timedelta:

@@ -31,6 +31,6 @@ class DemoProvider(FileTransport):
 
 
 def _confirmed(message: Message) -> Outcome:
-    told = {name: message.payload[name] for name in ("reference", "amount", "currency")}
+    asked = {name: message.payload[name] for name in ("reference", "amount", "currency")}
     answer = {"status": "confirmed", "provider_ref": f"demo-{message.payload['reference']}"}
-    return Outcome(Verdict.DELIVERED, status=200, response=json.dumps(answer | told))
+    return Outcome(Verdict.DELIVERED, status=200, response=json.dumps(answer | asked))

@@ -85,7 +85,7 @@ class Destination(BaseModel):
     """One `[destinations.NAME]`.
 
     `rate`: events a second that it is sent at most, by all relays together; without one, as many as it takes.
-    `concurrency`: events that each relay has under way to it at once.
+    `concurrency`: events that each relay has in flight to it at once.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -110,7 +110,7 @@ class Destination(BaseModel):
 
 
 class WebhookDestination(Destination):
-    """An HTTP receiver, told with signed POSTs as Standard Webhooks has them.
+    """An HTTP receiver of signed POSTs, as Standard Webhooks has them.
 
     `secrets` name the variables whose values sign (`whsec_` and base64), all of them, so that a receiver can change
     from one to the next; `headers` maps names of further headers to the variables of their values. `deadline` bounds
@@ -149,8 +149,8 @@ class SmtpDestination(Destination):
     """A mail server. `security`: TLS after STARTTLS, TLS from the first byte, or none.
 
     `password` names the variable of the password of `username`. `command_timeout` bounds the whole dialogue before
-    the message, `answer_timeout` the message and its answer, for which RFC 5321 (4.5.3.2.6) wants ten minutes: who
-    gives up earlier doubts mail that was delivered. `hello_name` is how we call ourselves.
+    the message, `answer_timeout` the message and its answer, for which RFC 5321 (4.5.3.2.6) wants ten minutes: a client
+    that gives up earlier doubts mail that was delivered. `hello_name` is how we call ourselves.
     """
 
     transport: Literal["smtp"]

@@ -46,7 +46,7 @@ class FileTransport:
         return Outcome(Verdict.DELIVERED)
 
     def look_up(self, message: Message) -> Outcome:
-        """UNKNOWN: whoever reads the file may have moved it."""
+        """UNKNOWN: the program that reads the file may have moved it."""
         return Outcome(Verdict.UNKNOWN, f"A file cannot be asked for event {message.event_id}.")
 
     def close(self) -> None:
@@ -79,7 +79,7 @@ class FileTransport:
         try:
             os.fsync(file)
         except OSError:
-            # The kernel tells of a page that it lost once only: who asks after us would hear that all is well.
+            # The kernel reports a page that it lost once only: the next flush would succeed.
             self._doubtful = covered
             raise
         self._flushed = covered

@@ -1,6 +1,7 @@
-"""What the business may do around the delivery of its events: render them, stop them, keep book of their fate.
+"""What the business may do around the delivery of its events: render them, stop them, record what became of them.
 
-In a module of its own, without the registry: whoever prepares or records imports from here, the registry from them.
+Only the types are in here, for those who prepare or record; which types of events have such handlers is said by
+`ticketflow_orch.event_handlers`, which imports them.
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from ticketflow_orch.outbox.delivery import Message, Outcome
+from ticketflow_orch.outbox.events import EventState
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +49,18 @@ Preparer = Callable[[Connection, Sequence[Message]], Mapping[UUID, Prepared]]
 # They are held until a person decides, or in doubt where an earlier attempt may have arrived.
 Guard = Callable[[Connection, Sequence[Message]], Mapping[UUID, str]]
 
-# INFLIGHT: about to be sent for the first time. The others: the end, for now at least.
-Fate = Literal["INFLIGHT", "DELIVERED", "DEAD", "IN_DOUBT", "SUPPRESSED", "HELD"]
-
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of an event; `outcome` is None when it is about to be sent for the first time or is suppressed.
+    """What became of an event, for now at least; never that it is PENDING, and INFLIGHT before it is sent.
+
+    `outcome` is None when it is about to be sent for the first time or is suppressed.
 
     Where a person decided, the outcome is DELIVERED or REJECTED and its `error` says who.
     """
 
     message: Message
-    state: Fate
+    state: EventState
     outcome: Outcome | None
 
 

@@ -37,12 +37,12 @@ _KEPT = 2000
 class SmtpTransport:
     """Hands the frozen bytes of a mail to a server, for the one recipient in its To header.
 
-    Until the message itself is under way nothing can have been delivered: 5xx about the sender, the recipient or the
+    Until the message itself is on its way nothing can have been delivered: 5xx about the sender, the recipient or the
     message is REJECTED, 421, 454, 4.3.x and 4.7.x mean that the server takes no more from us at present (THROTTLED),
     any other 4xx is REFUSED, and whatever is about ourselves (connection, TLS, login) UNREACHED, since somebody will
-    fix it. From then on only the answer to the final dot tells; where that is lost, nobody knows (RFC 1047).
+    fix it. From then on only the answer to the final dot says; where that is lost, nobody knows (RFC 1047).
 
-    Connections are kept for the next message, as many as there are messages under way at once.
+    Connections are kept for the next message, as many as there are messages in flight at once.
     """
 
     def __init__(self, destination: SmtpDestination, password: str | None) -> None:

@@ -45,8 +45,8 @@ _REJECTED = {
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     HTTPStatus.UNPROCESSABLE_ENTITY,
 }
-# An earlier attempt is under way; "found" and "see other" may be the answer to a request that was processed (RFC 9110,
-# 15.4.4).
+# An earlier attempt is in progress; "found" and "see other" may be the answer to a request that was processed
+# (RFC 9110, 15.4.4).
 _UNCERTAIN = {HTTPStatus.CONFLICT, HTTPStatus.FOUND, HTTPStatus.SEE_OTHER}
 _USER_AGENT = f"ticketflow-orch/{version('ticketflow-orch')}"
 
@@ -55,8 +55,8 @@ class WebhookTransport:
     """POSTs the frozen bytes of an event, always under the same id and idempotency key.
 
     A definite answer is one to this very request. A receiver that answers 5xx, or not at all, may have done what it
-    was told before; one that answers 409 is at it, on behalf of an earlier attempt: both are UNKNOWN. Redirects are
-    not followed: whoever answers for the URL would choose who reads our events.
+    was asked before; one that answers 409 is working on it, for an earlier attempt: both are UNKNOWN. Redirects are not
+    followed: the one who answers for the URL would choose who reads our events.
     """
 
     def __init__(self, destination: WebhookDestination, secrets: WebhookSecrets) -> None:
@@ -126,7 +126,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """`broken`: why its body did not come to its end, where that was not for want of time or room."""
+    """`broken`: why its body broke off, where that was not for want of time or room."""
 
     status: int
     headers: Mapping[str, str]
@@ -147,7 +147,7 @@ class _NoAnswerError(Exception):
     """No answer came, for a reason that is one sentence."""
 
 
-# urllib3 makes and keeps the connections; this tells them on whose behalf they are used.
+# urllib3 makes and keeps the connections; by this they know on whose behalf they are used.
 _attempt: ContextVar[_Attempt] = ContextVar("attempt")
 
 
@@ -239,7 +239,7 @@ def _read(response: BaseHTTPResponse) -> _Answer:
         # The answer is still to come, and on a connection that is kept it would be taken for the next request's.
         response.close()
     try:
-        # Reading beyond what came is what tells an end from a break.
+        # Reading beyond what came is what shows an end to be no break.
         while len(body) < READ_BYTES and (more := response.read(READ_BYTES - len(body))):
             body += more
     except (HTTPError, HTTPException, OSError) as error:
@@ -292,7 +292,7 @@ def _outcome(host: str, answer: _Answer) -> Outcome:
         answer.status,
         _kept(answer.body),
         _patience(answer.headers),
-        # It is at this one, on behalf of an earlier attempt.
+        # It is working on this one, for an earlier attempt.
         own_fault=answer.status == HTTPStatus.CONFLICT,
     )
 
@@ -338,7 +338,7 @@ def _patience(headers: Mapping[str, str]) -> float | None:
     until, now = _instant(asked), _instant(headers.get("date", ""))
     if until is None:
         return None
-    # By the receiver's own clock, where it tells the time.
+    # By the receiver's own clock, where it sends the time.
     return min(max(until - (time.time() if now is None else now), 0.0), LONGEST_PATIENCE)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 
@@ -47,25 +48,33 @@ WELL = Condition()
 
 def conditions(connection: Connection) -> dict[str, Condition]:
     """How each destination does of which anything is known."""
-    return {row.name: Condition(*row[:7]) for row in connection.exec_driver_sql(_CONDITIONS)}
+    return {row.name: condition_of(row) for row in connection.exec_driver_sql(_CONDITIONS)}
+
+
+def condition_of(row: Row[Any]) -> Condition:
+    """The condition that a row with the columns `KNOWN` says."""
+    return Condition(**{name: getattr(row, name) for name in _FIELDS})
 
 
 def still(column: str, most: str) -> str:
     """The SQL of whether the instant `column` is to come; one that is further away than `most` is of another clock."""
-    return f"({column} > clock_timestamp() AND {column} < clock_timestamp() + interval '{most}')"
+    return sql(__file__, "still", column=column, most=most)
 
 
-def _until(column: str, most: str) -> str:
-    left = f"extract(epoch FROM {column} - clock_timestamp())"
-    return f"CAST(CASE WHEN {still(column, most)} THEN {left} ELSE 0 END AS float)"
+def _seconds_until(column: str, most: str) -> str:
+    return sql(__file__, "seconds_until", column=column, still=still(column, most))
 
 
-_KNOWN = f"""
-    failing_since IS NOT NULL, open_until IS NOT NULL, {_until("open_until", OPEN)},
-    {_until("probe_until", PROBED)}, {_until("paused_until", PAUSED)}, CAST(rate AS float), {_until("next_at", NEXT)},
-    name, failing_since, CAST(extract(epoch FROM clock_timestamp() - failing_since) AS float) AS failing_for, last_error
-"""
+_FIELDS = tuple(field.name for field in fields(Condition))
 
-RETURNING = f"RETURNING {_KNOWN}"
+# The columns of a destination that its condition is made of, and `name`, `failing_since`, `failing_for`, `last_error`.
+KNOWN = sql(
+    __file__,
+    "known",
+    open_for=_seconds_until("open_until", OPEN),
+    probed_for=_seconds_until("probe_until", PROBED),
+    paused_for=_seconds_until("paused_until", PAUSED),
+    next_for=_seconds_until("next_at", NEXT),
+)
 
-_CONDITIONS = sql(__file__, "conditions", known=_KNOWN)
+_CONDITIONS = sql(__file__, "conditions", known=KNOWN)

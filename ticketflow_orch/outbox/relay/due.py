@@ -25,18 +25,6 @@ from ticketflow_orch.outbox.relay.conditions import WELL, Condition, conditions
 VISITED = 2_000
 PROBED = 10_000
 
-# One plan is right whatever the parameters: from the few rows found first, by an index, to each row. The planner, which
-# knows neither the window nor how soon a limit is reached, would read the whole outbox instead; and planning anew costs
-# as much as a small claim.
-_PLANNING = {
-    "plan_cache_mode": "force_generic_plan",
-    "enable_seqscan": "off",
-    "enable_hashjoin": "off",
-    "enable_mergejoin": "off",
-}
-PLANNED_ONCE = "; ".join(f"SET {name} = {value}" for name, value in _PLANNING.items())
-PLANNED_AS_EVER = "; ".join(f"RESET {name}" for name in _PLANNING)
-
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -121,81 +109,24 @@ def is_due(connection: Connection, delivery: Delivery, walk: Round) -> bool:
         "after_type": walk.after[0],
         "after_id": walk.after[1],
     }
-    found, full = connection.exec_driver_sql(_DUE_OLDEST, values).one()
-    if found or not full:
-        return bool(found)
+    oldest = connection.exec_driver_sql(_DUE_OLDEST, values).one()
+    if oldest.found or not oldest.is_full:
+        return bool(oldest.found)
     row = connection.exec_driver_sql(_DUE_SCATTERED, values).one()
     walk.closed = row.visited < PROBED
     walk.after = ("", "") if walk.closed else (row.last_type, row.last_id)
     return bool(row.found)
 
 
-_WAITING = """
-    WITH RECURSIVE kind (name) AS (
-        (SELECT event_type FROM outbox_event WHERE ended_at IS NULL ORDER BY event_type LIMIT 1)
-        UNION ALL
-        SELECT (SELECT event_type FROM outbox_event WHERE ended_at IS NULL AND event_type > kind.name
-            ORDER BY event_type LIMIT 1)
-        FROM kind WHERE name IS NOT NULL
-    )
-    SELECT 'TYPE' AS what, name FROM kind WHERE name IS NOT NULL
-    UNION ALL
-    SELECT kind, name FROM delivery_stop
-"""
+_WAITING = sql(__file__, "waiting")
 
-# A statement's own time serves as index condition, which the ever-changing clock cannot. What is in flight stands in
-# front of what could go, and is left out: it would fill the window. The types take turns, so that none waits for
-# another to be drained.
-OLDEST = """
-    seen AS MATERIALIZED (
-        SELECT due.*
-        FROM unnest(%(types)s::text[]) AS kind (event_type) CROSS JOIN LATERAL (
-            SELECT event_type, aggregate_type, aggregate_id, id, state, lease_until,
-                row_number() OVER (ORDER BY available_at, id) AS turn
-            FROM outbox_event
-            WHERE event_type = kind.event_type AND ended_at IS NULL AND available_at <= statement_timestamp()
-                AND (state = 'PENDING' OR lease_until < statement_timestamp())
-            ORDER BY available_at, id LIMIT %(window)s::bigint
-        ) AS due
-        ORDER BY turn
-    )
-"""
+# What the statements of `fetch` are made of too. Their binds: types, window, skipping; visited, after_type, after_id.
+_MAY_BLOCK = sql(__file__, "may_block")
+OLDEST = sql(__file__, "oldest")
+HEADS = sql(__file__, "heads", may_block=_MAY_BLOCK)
+IS_HEAD = sql(__file__, "is_head", may_block=_MAY_BLOCK)
+IS_FULL = sql(__file__, "is_full")
+IS_LOST = sql(__file__, "is_lost")
 
-# Only the index on what waits has this order, in either direction. An equality would make the key as good an order, and
-# the planner would go through all that was ever delivered.
-MAY_BLOCK = "ended_at IS NULL AND NOT (state = 'DEAD' AND event_type = ANY (%(skipping)s::text[]))"
-
-HEADS = f"""
-    head (aggregate_type, aggregate_id, id, event_type, state, available_at, lease_until) AS (
-        (SELECT aggregate_type, aggregate_id, id, event_type, state, available_at, lease_until FROM outbox_event
-        WHERE {MAY_BLOCK} AND (aggregate_type, aggregate_id) > (%(after_type)s::text, %(after_id)s::text)
-        ORDER BY aggregate_type, aggregate_id, id LIMIT 1)
-        UNION ALL
-        SELECT next.*
-        FROM head AS last CROSS JOIN LATERAL (
-            SELECT aggregate_type, aggregate_id, id, event_type, state, available_at, lease_until FROM outbox_event
-            WHERE {MAY_BLOCK} AND (aggregate_type, aggregate_id) > (last.aggregate_type, last.aggregate_id)
-            ORDER BY aggregate_type, aggregate_id, id LIMIT 1
-        ) AS next
-    )
-"""
-
-# Backwards from the event itself: whatever waits, waits for its neighbour, while what has ended lies further back, as
-# index entries that nobody has cleared away yet.
-IS_HEAD = f"""
-    (SELECT id FROM outbox_event AS earlier
-    WHERE {MAY_BLOCK} AND (aggregate_type, aggregate_id) >= (seen.aggregate_type, seen.aggregate_id)
-        AND (aggregate_type, aggregate_id, id) < (seen.aggregate_type, seen.aggregate_id, seen.id)
-    ORDER BY aggregate_type DESC, aggregate_id DESC, id DESC LIMIT 1) IS NULL
-"""
-
-FULL = """
-    coalesce((SELECT bool_or(count >= %(window)s::bigint)
-        FROM (SELECT count(*) AS count FROM seen GROUP BY event_type) AS counted), false)
-"""
-
-IS_LOST = "state = 'INFLIGHT' AND lease_until < clock_timestamp()"
-
-_DUE_OLDEST = sql(__file__, "due_oldest", oldest=OLDEST, is_lost=IS_LOST, is_head=IS_HEAD, full=FULL)
-
+_DUE_OLDEST = sql(__file__, "due_oldest", oldest=OLDEST, is_lost=IS_LOST, is_head=IS_HEAD, is_full=IS_FULL)
 _DUE_SCATTERED = sql(__file__, "due_scattered", heads=HEADS, is_lost=IS_LOST)

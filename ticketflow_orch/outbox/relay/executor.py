@@ -1,9 +1,13 @@
-"""Sending: one attempt at one event, and what follows from its answer."""
+"""The executor: one attempt at one event, outside any transaction, and what follows from its answer.
+
+What follows is only decided here; `completer` writes it down.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 
 from sqlalchemy import Engine
@@ -12,9 +16,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.delivery import Commit, FencedError, Outcome, Transport, Verdict
 from ticketflow_orch.outbox.delivery.configuration import Route
-from ticketflow_orch.outbox.events import NEVER_TWICE
-from ticketflow_orch.outbox.relay.completer import Ended, State
+from ticketflow_orch.outbox.events import NEVER_TWICE, EventState
+from ticketflow_orch.outbox.relay.config import RelayConfig
+from ticketflow_orch.outbox.relay.ended import Ended, Result
 from ticketflow_orch.outbox.relay.fetch import Claimed
+from ticketflow_orch.outbox.relay.knowledge import Knowledge
+from ticketflow_orch.outbox.relay.pacing import Pace
+from ticketflow_orch.outbox.relay.state import DrainState
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +31,37 @@ class _UnansweredError(FencedError):
     """Whether the commit was written down is not known; what it comes before did not happen."""
 
 
-def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Ended | Claimed | None:
+class Executor:
+    """Sends claimed events. Safe to use from several threads."""
+
+    def __init__(self, config: RelayConfig, state: DrainState, knowledge: Knowledge, paces: Mapping[str, Pace]) -> None:
+        self._config = config
+        self._state = state
+        self._knowledge = knowledge
+        self._paces = paces
+
+    def send(self, claimed: Claimed) -> Result:
+        """Send `claimed`; gives it back as it is when it waited for too long, or is not to be sent now after all."""
+        event_type, destination = claimed.message.event_type, claimed.to
+        stopped = self.holds_back(destination) or self._knowledge.is_stopped(event_type, destination)
+        if stopped or time.monotonic() - claimed.at >= self._config.patience:
+            return claimed
+        delivery = self._config.delivery
+        route = delivery.route_to(event_type, destination)
+        commit = commit_of(self._config.engine, claimed, route, self._config.leases[destination])
+        ended = attempt(claimed, route, delivery.transport(destination), commit)
+        if isinstance(ended, Ended):
+            self._paces[destination].see(ended)
+            if ended.gone is not None:
+                self._state.gone.add(ended.gone)
+        return ended
+
+    def holds_back(self, destination: str) -> bool:
+        """Whether what is claimed for it is not to be sent now after all."""
+        return destination in self._state.gone or self._paces[destination].holds_back
+
+
+def attempt(claimed: Claimed, route: Route, transport: Transport, commit: Commit) -> Result:
     """Send `claimed` once, unless its doubts forbid it; None: it is ours no more, and nothing may be written of it.
 
     `claimed` as it was where the database was away when its commit was to be written down: it was not sent.
@@ -78,39 +116,45 @@ def commit_of(engine: Engine, claimed: Claimed, route: Route, lease: float) -> C
 def judge(claimed: Claimed, route: Route, outcome: Outcome) -> Ended:
     """What becomes of `claimed` after the answer `outcome`."""
     refused = None if claimed.doubt is not None else False
-    state: State
+    state: EventState
     match outcome.verdict:
         case Verdict.DELIVERED:
-            return Ended(claimed, "DELIVERED", outcome)
+            return Ended(claimed, EventState.DELIVERED, outcome)
         case Verdict.GONE:
-            return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, gone=route.destination)
+            return Ended(
+                claimed, EventState.PENDING, outcome, outcome.error, refused, counts=False, gone=route.destination
+            )
         case Verdict.THROTTLED:
-            # However long it lasts: the destination takes others meanwhile, or operators are told that it fails.
-            return Ended(claimed, "PENDING", outcome, outcome.error, refused, counts=False, throttled=True)
+            # However long it lasts: the destination takes others meanwhile, or operators are alerted that it fails.
+            return Ended(claimed, EventState.PENDING, outcome, outcome.error, refused, counts=False, throttled=True)
         case Verdict.UNKNOWN:
             # Where sending it again is out of the question already, it is a person's.
             held = route.remembers == timedelta(0) and route.in_doubt == "hold"
-            state = "IN_DOUBT" if held else _next(claimed, route, True)
+            state = EventState.IN_DOUBT if held else _next(claimed, route, True)
             return Ended(claimed, state, outcome, outcome.error, doubt=True)
         case Verdict.REJECTED:
-            return Ended(claimed, "DEAD", outcome, outcome.error, refused)
+            return Ended(claimed, EventState.DEAD, outcome, outcome.error, refused)
         case Verdict.REFUSED | Verdict.UNREACHED:
             counts = outcome.verdict is Verdict.REFUSED
             state = _next(claimed, route, claimed.doubt is not None, counts=counts)
             return Ended(claimed, state, outcome, outcome.error, refused, counts=counts)
 
 
-def _next(claimed: Claimed, route: Route, doubtful: bool, *, counts: bool = True) -> State:
+def _next(claimed: Claimed, route: Route, doubtful: bool, *, counts: bool = True) -> EventState:
     used_up = counts and route.attempts is not None and claimed.counted >= route.attempts
     age = claimed.age + time.monotonic() - claimed.at
     # The first attempt of all is not the last one too, however long it took.
     too_old = claimed.age > 0 and age >= route.gives_up_after.total_seconds()
-    return given_up(route, doubtful) if used_up or too_old else "PENDING"
+    return given_up(route, doubtful) if used_up or too_old else EventState.PENDING
 
 
-def given_up(route: Route, doubtful: bool) -> State:
+def given_up(route: Route, doubtful: bool) -> EventState:
     """What an event becomes whose attempts are used up: nobody calls dead what a receiver may have acted on."""
-    return "IN_DOUBT" if doubtful and route.remembers is not None and route.in_doubt != "resend" else "DEAD"
+    return (
+        EventState.IN_DOUBT
+        if doubtful and route.remembers is not None and route.in_doubt != "resend"
+        else EventState.DEAD
+    )
 
 
 def _is_forgotten(claimed: Claimed, route: Route) -> bool:
@@ -138,14 +182,14 @@ def _reconsider(claimed: Claimed, route: Route, transport: Transport) -> Ended |
     """What becomes of an event that was forgotten, without sending it; None: it is to be sent after all."""
     if claimed.destination != route.destination:
         reason = f"{claimed.destination} may have it; its route leads to {route.destination} by now."
-        return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)
+        return Ended(claimed, EventState.IN_DOUBT, reason=reason, counts=False)
     if route.in_doubt == "hold":
         reason = "The receiver may have it from an earlier attempt and may not recognise its id any more."
-        return Ended(claimed, "IN_DOUBT", reason=reason, counts=False)
+        return Ended(claimed, EventState.IN_DOUBT, reason=reason, counts=False)
     found = transport.look_up(claimed.message)
     match found.verdict:
         case Verdict.DELIVERED:
-            return Ended(claimed, "DELIVERED", found)
+            return Ended(claimed, EventState.DELIVERED, found)
         case Verdict.REFUSED:
             return None
         case _:

@@ -1,7 +1,7 @@
 """Claiming: events that may go now are taken for the length of a lease, in one statement.
 
-An attempt counts when it is claimed. Its number is the fence: it only ever grows, and whoever was overtaken holds an
-old one.
+An attempt counts when it is claimed. Its number is the fence: it only ever grows, and a relay that was overtaken
+holds an old one.
 """
 
 from __future__ import annotations
@@ -10,13 +10,20 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.outbox.delivery import Message
-from ticketflow_orch.outbox.relay.due import FULL, HEADS, IS_HEAD, IS_LOST, OLDEST, VISITED, Round
+from ticketflow_orch.outbox.relay.due import HEADS, IS_FULL, IS_HEAD, IS_LOST, OLDEST, VISITED, Round
+
+# What the statement `take` returns, as it is read below.
+_TAKEN = (
+    "id", "event_id", "event_type", "aggregate_type", "aggregate_id", "data", "occurred_at", "body", "attempts",
+    "counted", "doubt", "destination", "age", "lost",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class Wanted:
 
 def claim_oldest(connection: Connection, wanted: Wanted, size: int, window: int) -> Look:
     """Claim up to `size` events among the oldest `window` that are due, shared out evenly among the types."""
-    return _claim_seen(connection, _CLAIM_OLDEST, wanted, size, window)
+    return _claimed_of_seen(connection, _CLAIM_OLDEST, wanted, size, window)
 
 
 def claim_any(connection: Connection, wanted: Wanted, window: int) -> Look:
@@ -96,7 +103,7 @@ def claim_any(connection: Connection, wanted: Wanted, window: int) -> Look:
 
     To try a destination that fails: by the oldest, what ails that one event would pass for the destination's for ever.
     """
-    return _claim_seen(connection, _CLAIM_ANY, wanted, 1, window)
+    return _claimed_of_seen(connection, _CLAIM_ANY, wanted, 1, window)
 
 
 def claim_scattered(connection: Connection, wanted: Wanted, size: int, walk: Round) -> Look:
@@ -134,49 +141,39 @@ def give_back(connection: Connection, unsent: Sequence[Claimed]) -> None:
     connection.exec_driver_sql(_GIVE_BACK, values)
 
 
-def _claim_seen(connection: Connection, statement: str, wanted: Wanted, size: int, window: int) -> Look:
+def _claimed_of_seen(connection: Connection, statement: str, wanted: Wanted, size: int, window: int) -> Look:
     window = math.ceil(window / len(wanted.types))
     at = time.monotonic()
     rows = connection.exec_driver_sql(statement, {**wanted.parameters, "size": size, "window": window}).all()
     claimed = _claimed(rows, at, wanted)
-    return Look(claimed, _lost(rows[0], wanted), blocked=rows[0].full and len(claimed) < size)
+    return Look(claimed, _lost(rows[0], wanted), blocked=rows[0].is_full and len(claimed) < size)
 
 
-def _claimed(rows: Sequence[Sequence[Any]], at: float, wanted: Wanted) -> tuple[Claimed, ...]:
-    # By position, in the order of _taking: names would cost more than the objects.
+def _claimed(rows: Sequence[Row[Any]], at: float, wanted: Wanted) -> tuple[Claimed, ...]:
+    if not rows:
+        return ()
+    # The names are looked up once: at each row they would cost more than the objects.
+    in_order = itemgetter(*(rows[0]._fields.index(name) for name in _TAKEN))
     return tuple(
         Claimed(
-            key,
-            Message(
+            id=key,
+            message=Message(
                 event_id, event_type, aggregate_type, aggregate_id, data, occurred_at, body, attempt, doubt is not None
             ),
-            counted,
-            doubt,
-            destination,
-            at,
-            wanted.destination,
-            age or 0.0,
-            lost,
+            counted=counted,
+            doubt=doubt,
+            destination=destination,
+            at=at,
+            to=wanted.destination,
+            age=age or 0.0,
+            lost=lost,
         )
         for (
-            key,
-            event_id,
-            event_type,
-            aggregate_type,
-            aggregate_id,
-            data,
-            occurred_at,
-            body,
-            attempt,
-            counted,
-            doubt,
-            destination,
-            age,
-            lost,
-            *_,
-        ) in rows
+            key, event_id, event_type, aggregate_type, aggregate_id, data, occurred_at, body, attempt, counted, doubt,
+            destination, age, lost,
+        ) in map(in_order, rows)
         if key is not None
-    )
+    )  # fmt: skip
 
 
 def _lost(row: Row[Any], wanted: Wanted) -> tuple[Lost, ...]:
@@ -184,70 +181,35 @@ def _lost(row: Row[Any], wanted: Wanted) -> tuple[Lost, ...]:
     return tuple(Lost(key, event_type, wanted.destination) for key, event_type in found)
 
 
-# Whoever comes first has the row; once it is locked, it is judged anew as it is then. A head remains one meanwhile.
-_LOCK = """
-    event.state = 'PENDING' AND event.available_at <= statement_timestamp()
-    LIMIT %(size)s::bigint FOR UPDATE OF event SKIP LOCKED
-"""
+_LOCK = sql(__file__, "lock")
 
 
-def _taking(source: str, doubt: str = "event.doubtful_since", also: str = "") -> str:
-    return f"""
-        UPDATE outbox_event AS event
-        SET state = 'INFLIGHT', owner = %(owner)s::text, attempts = event.attempts + 1,
-            lease_until = clock_timestamp() + make_interval(secs => %(lease)s::float),
-            first_attempt_at = coalesce(event.first_attempt_at, clock_timestamp()), doubtful_since = {doubt},
-            destination = CASE WHEN {doubt} IS NULL THEN %(destination)s::text
-                ELSE coalesce(event.destination, %(destination)s::text) END {also}
-        FROM {source}
-        WHERE event.id = {source}.id
-        RETURNING event.id, event_id, event.event_type, event.aggregate_type, event.aggregate_id,
-            payload::text AS data, occurred_at, body, attempts, attempts - attempts_forgiven AS counted,
-            CAST(extract(epoch FROM clock_timestamp() - doubtful_since) AS float) AS doubt, destination,
-            CAST(extract(epoch FROM clock_timestamp() - tried_since) AS float) AS age, lost
-    """
+def _take(source: str, doubtful_since: str = "event.doubtful_since", also: str = "") -> str:
+    """The SQL that takes the events whose `id` the common table expression `source` has; binds of `Wanted`."""
+    return sql(__file__, "take", source=source, doubtful_since=doubtful_since, also=also)
 
 
-def _of_seen(order: str = "") -> str:
-    return f"""
-        WITH {OLDEST}, head AS MATERIALIZED (
-            SELECT id FROM seen WHERE state = 'PENDING' AND {IS_HEAD} {order}
-        ), free AS MATERIALIZED (
-            SELECT event.id FROM head JOIN outbox_event AS event USING (id) WHERE {_LOCK}
-        ), taken AS ({_taking("free")})
-        SELECT taken.*, {FULL} AS full, lost.*
-        FROM (SELECT array_agg(id) AS lost_ids, array_agg(event_type) AS lost_types FROM seen WHERE {IS_LOST}) AS lost
-        LEFT JOIN taken ON true
-    """
+def _claim_seen(in_order: str) -> str:
+    return sql(
+        __file__,
+        "claim_seen",
+        oldest=OLDEST,
+        is_head=IS_HEAD,
+        in_order=in_order,
+        lock=_LOCK,
+        take=_take("free"),
+        is_full=IS_FULL,
+        is_lost=IS_LOST,
+    )
 
 
-_CLAIM_OLDEST = _of_seen()
-_CLAIM_ANY = _of_seen("ORDER BY random()")
+_CLAIM_OLDEST = _claim_seen("")
+_CLAIM_ANY = _claim_seen("ORDER BY random()")
+_CLAIM_SCATTERED = sql(__file__, "claim_scattered", heads=HEADS, lock=_LOCK, take=_take("free"), is_lost=IS_LOST)
 
-_CLAIM_SCATTERED = sql(
-    __file__, "claim_scattered", heads=HEADS, lock=_LOCK, taking_free=_taking("free"), is_lost=IS_LOST
+_COUNT_LOST = ", lost = event.lost + 1, tried_since = coalesce(event.tried_since, event.lease_until)"
+_CLAIM_LOST = sql(
+    __file__, "claim_lost", is_lost=IS_LOST, take=_take("found", sql(__file__, "doubtful_if_lost"), _COUNT_LOST)
 )
 
-# Where its commit would have been written down, a lost attempt that shows none was never sent.
-_DOUBT_OF_LOST = """
-    coalesce(event.doubtful_since, CASE WHEN event.event_type <> ALL (%(committing)s::text[])
-        THEN clock_timestamp() END)
-"""
-
-# Nobody can say how the attempt ended, only that it was made, and by whom.
-_COUNT_LOST = ", lost = event.lost + 1, tried_since = coalesce(event.tried_since, event.lease_until)"
-
-_CLAIM_LOST = sql(__file__, "claim_lost", is_lost=IS_LOST, taking_found=_taking("found", _DOUBT_OF_LOST, _COUNT_LOST))
-
-# Not sent, so not tried, unless an earlier attempt ended or was lost. Ended ones may all be forgiven by now. A commit
-# that was written down without our hearing of it leaves no doubt.
-_GIVE_BACK = """
-    UPDATE outbox_event AS event
-    SET state = 'PENDING', owner = NULL, lease_until = NULL, attempts_forgiven = attempts_forgiven + 1,
-        first_attempt_at = CASE WHEN last_attempt_at IS NOT NULL OR attempts > attempts_forgiven + 1
-            THEN first_attempt_at END,
-        doubtful_since = CASE WHEN mine.doubtful THEN doubtful_since END
-    FROM unnest(%(ids)s::bigint[], %(attempts)s::integer[], %(doubtful)s::boolean[])
-        AS mine (id, attempt, doubtful)
-    WHERE event.id = mine.id AND attempts = mine.attempt AND state = 'INFLIGHT'
-"""
+_GIVE_BACK = sql(__file__, "give_back")

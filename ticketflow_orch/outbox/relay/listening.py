@@ -16,7 +16,7 @@ import psycopg
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from ticketflow_orch.outbox.relay.producer import Lane
+from ticketflow_orch.outbox.relay.producer import Producer
 
 CHANNEL = "ticketflow_outbox"
 # In seconds: how often the connection is asked whether it still listens, how long a wait for news is, how long it takes
@@ -28,11 +28,11 @@ _LOG = logging.getLogger(__name__)
 
 
 class Listener:
-    """Calls `lanes` whenever something was written, from a thread of its own, until it is closed."""
+    """Wakes `producers` whenever something was written, from a thread of its own, until it is closed."""
 
-    def __init__(self, engine: Engine, lanes: Sequence[Lane]) -> None:
+    def __init__(self, engine: Engine, producers: Sequence[Producer]) -> None:
         self._engine = engine
-        self._lanes = lanes
+        self._producers = producers
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay listener", daemon=True)
         self._thread.start()
@@ -79,8 +79,8 @@ class Listener:
                 self._call()
 
     def _call(self) -> None:
-        for lane in self._lanes:
-            lane.call()
+        for producer in self._producers:
+            producer.wake()
 
     @staticmethod
     def _require_listening(connection: Connection) -> None:

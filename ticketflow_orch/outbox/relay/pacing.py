@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import Enum
 
 from sqlalchemy import Connection
@@ -22,8 +22,20 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.text import without_addresses
 from ticketflow_orch.outbox.delivery import Verdict
 from ticketflow_orch.outbox.delivery.configuration import Allowance
-from ticketflow_orch.outbox.relay.completer import Ended, storable
-from ticketflow_orch.outbox.relay.conditions import NEXT, OPEN, PROBED, RETURNING, SOON, WELL, Condition, still
+from ticketflow_orch.outbox.events import EventState
+from ticketflow_orch.outbox.relay.conditions import (
+    KNOWN,
+    NEXT,
+    OPEN,
+    PROBED,
+    SOON,
+    WELL,
+    Condition,
+    condition_of,
+    still,
+)
+from ticketflow_orch.outbox.relay.config import Patience
+from ticketflow_orch.outbox.relay.ended import Ended, storable
 
 # So many failures in a row, without one that arrived, are the destination's and not some events'.
 FAILURES = 5
@@ -32,20 +44,6 @@ _MEASURED = 1.0
 _COUNTED = 10_000
 # A rate that is not used says nothing when it is kept; several relays may share it.
 _USED = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a destination that fails is left alone: `first`, doubled each time, at most `longest`, by chance less.
-
-    `longest` is at most ten minutes: what is further away is of a clock that was set back. `asked` bounds what the
-    destination may ask for by itself. Operators are told when it has failed for `told_after`.
-    """
-
-    first: timedelta = timedelta(seconds=1)
-    longest: timedelta = timedelta(minutes=1)
-    asked: timedelta = timedelta(hours=1)
-    told_after: timedelta = timedelta(minutes=15)
 
 
 class _Sign(Enum):
@@ -91,7 +89,7 @@ class Pace:
 
     @property
     def window(self) -> int:
-        """How many events may be under way to it at once."""
+        """How many events may be in flight to it at once."""
         return 1 if self.probing or self.condition.is_open else int(self._window)
 
     @property
@@ -130,7 +128,7 @@ class Pace:
 
     @property
     def version(self) -> int:
-        """Grows with what this relay writes, so that what was read before it can be told from what is so now."""
+        """Grows with what this relay writes, so that what was read before it can be known to be old."""
         return self._version
 
     def learn(self, condition: Condition, version: int) -> None:
@@ -148,7 +146,7 @@ class Pace:
 
     def see(self, end: Ended) -> None:
         """Count how an attempt ended, right when it does: what comes next may have to wait for what is made of it."""
-        if end.state == "DELIVERED" and self._is_untroubled():
+        if end.state == EventState.DELIVERED and self._is_untroubled():
             self._taken.append(time.monotonic())
             return
         sign = _sign(end)
@@ -179,7 +177,7 @@ class Pace:
         `connection` commits each statement by itself.
         """
         usual = self.condition is WELL and not self.probing and not self._is_failing
-        if usual and all(end.state == "DELIVERED" for end in ends):
+        if usual and all(end.state == EventState.DELIVERED for end in ends):
             return None
         signs = [(end, sign) for end in ends if (sign := _sign(end)) is not None]
         ill = [end for end, sign in signs if sign is _Sign.ILL]
@@ -237,7 +235,7 @@ class Pace:
             return None
         with self._lock:
             self._version += 1
-            self.condition = Condition(*row[:7])
+            self.condition = condition_of(row)
             self._is_failing = self.condition.is_failing
         if row.failing_since is None:
             return None
@@ -264,84 +262,14 @@ def _error(end: Ended) -> str | None:
     return None if end.reason is None else storable(without_addresses(end.reason))
 
 
-def _telling(statement: str) -> str:
-    """`statement`, which changes a destination, and how that does then."""
-    return f"{statement} {RETURNING}"
-
-
-_PROBE = sql(
-    __file__, "probe", still_open_until=still("open_until", OPEN), still_probe_until=still("probe_until", PROBED)
-)
-
 _FORGO = "UPDATE delivery_destination SET probe_until = NULL WHERE name = %(name)s::text"
 
-_RESERVE = sql(__file__, "reserve", still_known_next_at=still("known.next_at", NEXT))
-
-_FAILED = _telling("""
-    INSERT INTO delivery_destination AS known (name, failing_since, last_error)
-    VALUES (%(name)s::text, clock_timestamp(), %(error)s::text)
-    ON CONFLICT (name) DO UPDATE
-    SET failing_since = coalesce(known.failing_since, clock_timestamp()), last_error = excluded.last_error
-""")
-
-# Those of a cohort fail together, and open it once.
-_OPENED = _telling(
-    """
-    INSERT INTO delivery_destination AS known (name, failing_since, pauses, open_until, paused_until, last_error)
-    VALUES (%(name)s::text, clock_timestamp(), 1,
-        clock_timestamp() + make_interval(secs => %(first)s::float * (0.5 + random() / 2)),
-        clock_timestamp() + make_interval(secs => %(asked)s::float), %(error)s::text)
-    ON CONFLICT (name) DO UPDATE
-    SET failing_since = coalesce(known.failing_since, clock_timestamp()), last_error = excluded.last_error,
-        probe_until = NULL, paused_until = greatest(known.paused_until, excluded.paused_until),
-        pauses = known.pauses + CASE WHEN {open} THEN 0 ELSE 1 END,
-        open_until = CASE WHEN {open} THEN known.open_until
-            ELSE clock_timestamp() + make_interval(secs => (0.5 + random() / 2)
-                * least(%(longest)s::float, %(first)s::float * power(2, least(known.pauses, 30)))) END
-""".format(open=still("known.open_until", OPEN))
-)
-
-_CLOSE = """
-    UPDATE delivery_destination AS known
-    SET failing_since = NULL, pauses = 0, open_until = NULL, probe_until = NULL, last_error = NULL
-"""
-
-_CLOSED = _telling(f"{_CLOSE} WHERE name = %(name)s::text")
-
-_ARE_IDLE = sql(__file__, "are_idle", close=_CLOSE)
-
-# Each of those that were under way together says the same, and so does each relay. What it took before anything is
-# known of its rate says little.
-_THROTTLED = _telling("""
-    INSERT INTO delivery_destination AS known
-        (name, failing_since, rate, throttled_at, rate_at, paused_until, last_error)
-    VALUES (%(name)s::text, clock_timestamp(), round(greatest(0.8 * %(observed)s::numeric, 1), 3),
-        clock_timestamp(), clock_timestamp(), clock_timestamp() + make_interval(secs => %(asked)s::float),
-        %(error)s::text)
-    ON CONFLICT (name) DO UPDATE
-    SET ceiling = CASE WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.ceiling
-            ELSE known.rate END,
-        rate = CASE WHEN known.rate IS NULL THEN round(greatest(0.8 * %(observed)s::numeric, 1), 3)
-            WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.rate
-            ELSE round(greatest(0.8 * known.rate, 0.2), 3) END,
-        throttled_at = CASE WHEN known.throttled_at > clock_timestamp() - interval '1 second' THEN known.throttled_at
-            ELSE clock_timestamp() END,
-        failing_since = coalesce(known.failing_since, clock_timestamp()), rate_at = clock_timestamp(),
-        paused_until = greatest(known.paused_until, excluded.paused_until), last_error = excluded.last_error,
-        open_until = CASE WHEN %(probed)s::boolean THEN NULL ELSE known.open_until END,
-        probe_until = CASE WHEN %(probed)s::boolean THEN NULL ELSE known.probe_until END,
-        pauses = CASE WHEN %(probed)s::boolean THEN 0 ELSE known.pauses END
-""")
-
-# Doubled until it says that it is too much; near that it grows by little. Unless it says so for long, it takes what it
-# is sent.
-_QUICKEN = _telling("""
-    UPDATE delivery_destination AS known
-    SET rate = CASE WHEN throttled_at < clock_timestamp() - interval '10 minutes' THEN NULL
-            WHEN ceiling IS NULL THEN 2 * rate
-            WHEN rate BETWEEN 0.7 * ceiling AND 1.2 * ceiling THEN round(1.03 * rate + 0.05, 3)
-            ELSE round(1.3 * rate, 3) END,
-        rate_at = clock_timestamp()
-    WHERE name = %(name)s::text AND rate IS NOT NULL
-        AND rate_at < clock_timestamp() - make_interval(secs => CASE WHEN ceiling IS NULL THEN 0.5 ELSE 1 END)
-""")
+_STILL_OPEN, _STILL_PROBED = still("open_until", OPEN), still("probe_until", PROBED)
+_PROBE = sql(__file__, "probe", still_open=_STILL_OPEN, still_probed=_STILL_PROBED)
+_RESERVE = sql(__file__, "reserve", still_next=still("known.next_at", NEXT))
+_FAILED = sql(__file__, "failed", known=KNOWN)
+_OPENED = sql(__file__, "opened", still_open=still("known.open_until", OPEN), known=KNOWN)
+_CLOSED = sql(__file__, "closed", known=KNOWN)
+_ARE_IDLE = sql(__file__, "are_idle")
+_THROTTLED = sql(__file__, "throttled", known=KNOWN)
+_QUICKEN = sql(__file__, "quicken", known=KNOWN)

@@ -41,7 +41,7 @@ def reconsider(engine: Engine, kinds: Mapping[str, EventKind], now: datetime) ->
 
 
 def may_go(connection: Connection, kinds: Mapping[str, EventKind], now: datetime) -> bool:
-    """Whether `reconsider` would take up anything, or has too much to look at to tell; writes nothing."""
+    """Whether `reconsider` would take up anything, or has too much to look at to know; writes nothing."""
     after = 0
     for _ in range(_MOST // _CHUNK):
         rows = _looked_at(connection, now, after)
@@ -51,6 +51,21 @@ def may_go(connection: Connection, kinds: Mapping[str, EventKind], now: datetime
             return False
         after = rows[-1].id
     return True
+
+
+def message_of(row: Row[Any], *, rendered: bytes | None, attempt: int, doubtful: bool) -> Message:
+    """The message of a row of the outbox, `data` being its payload as text, as one `attempt` at it has it."""
+    return Message(
+        event_id=row.event_id,
+        event_type=row.event_type,
+        aggregate_type=row.aggregate_type,
+        aggregate_id=row.aggregate_id,
+        data=row.data,
+        occurred_at=row.occurred_at,
+        rendered=rendered,
+        attempt=attempt,
+        doubtful=doubtful,
+    )
 
 
 def _looked_at(connection: Connection, now: datetime, after: int) -> Sequence[Row[Any]]:
@@ -86,17 +101,7 @@ def _asked(connection: Connection, preparer: Preparer, rows: Sequence[Row[Any]])
 
 def _message(row: Row[Any]) -> Message:
     doubtful = row.doubtful_since is not None
-    return Message(
-        row.event_id,
-        row.event_type,
-        row.aggregate_type,
-        row.aggregate_id,
-        row.data,
-        row.occurred_at,
-        row.body if doubtful else None,
-        row.attempts + 1,
-        doubtful,
-    )
+    return message_of(row, rendered=row.body if doubtful else None, attempt=row.attempts + 1, doubtful=doubtful)
 
 
 _KEPT_BACK = """

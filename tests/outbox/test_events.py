@@ -1,4 +1,4 @@
-"""What may be told at all: one list of event types, which routes and the page for receivers go by."""
+"""Which types of events there are: one list, which routes and the page for receivers go by."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import EVENT_TYPES, MAILS, OutboxEvent
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_for_receivers_lists_every_type() -> None:
@@ -26,7 +26,8 @@ def test_the_page_for_receivers_lists_every_type() -> None:
 
 def test_every_type_that_statements_write_is_known() -> None:
     """Their keys begin with the type, by which they are found here."""
-    sources = [file.read_text("utf-8") for file in (ROOT / "ticketflow_orch").rglob("*.py")]
+    files = [file for kind in ("*.py", "*.sql") for file in (ROOT / "ticketflow_orch").rglob(kind)]
+    sources = [file.read_text("utf-8") for file in files]
     written = {name for source in sources for name in re.findall(r"'([A-Z]\w+):' \|\|", source)}
     assert {"ReminderDue", "EventClosed", "StatementReady"} <= written <= EVENT_TYPES
 
