@@ -19,7 +19,7 @@ from schedules.settlement import settles
 from schedules.windows import UNFINISHED
 from sensors.telling import tell
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.closing.periods import months_to_close, ready_since
+from ticketflow_orch.closing.periods import months_to_close
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
 from ticketflow_orch.db.installation import decided, read_installation
@@ -28,6 +28,7 @@ from ticketflow_orch.jobs.missed import Expected, Overdue, overdue, without_firi
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import resolve_others
 from ticketflow_orch.payouts.request import payouts_due_months
+from ticketflow_orch.periods.state import ready_since
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
 from ticketflow_orch.statements.checks import months_to_state

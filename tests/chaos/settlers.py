@@ -16,7 +16,7 @@ from tests.chaos.places import Place, at
 from tests.chaos.process import ForkedProcess
 from tests.settlement.test_settlement import MARCH, settle
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
-from ticketflow_orch.settlement.passes import period_state
+from ticketflow_orch.periods.state import period_state
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from tests.support.payable import pay_from
 from tests.support.poison import refuse
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
-from ticketflow_orch.closing.periods import ready_since
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.jobs.firings import Firing, record, window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import standing
+from ticketflow_orch.periods.state import ready_since
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules, expire_reservations
 
 TICK = instant("2026-06-01T02:30")

@@ -17,10 +17,11 @@ from tests.support.sql_statements import LEDGER_ROW, begin_month, execute, inser
 from ticketflow_orch import months
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods import zones
+from ticketflow_orch.periods.state import period_state
 from ticketflow_orch.settlement import IncompleteSettlementError, checks
 from ticketflow_orch.settlement.due import due_months, late_months
 from ticketflow_orch.settlement.late_movements import read_to
-from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
+from ticketflow_orch.settlement.passes import begin_or_join, give_up, plan
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.queries import month_totals
 

@@ -12,6 +12,7 @@ from sqlalchemy import Engine, text
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import settled_months
 from ticketflow_orch.settlement import SettlementOptions, SettlementResult, checks, settle_month
 
 MARCH = Month(2026, 3)
@@ -116,7 +117,7 @@ def test_the_audit_names_what_was_tampered_with(engine: Engine) -> None:
     settle(engine)
     add_movement(engine, first, 10, "2026-03-10T10:00")  # recorded after the cutoff: late, not dishonest
     with engine.connect() as connection:
-        assert checks.settled_months(connection) == (MARCH,)
+        assert settled_months(connection) == (MARCH,)
         assert checks.organizations_without_row(connection, MARCH).count == 0
         assert checks.dishonest_organizations(connection, MARCH).count == 0
         assert checks.rounding_residue(connection, MARCH) == {"EUR": "0.1"}

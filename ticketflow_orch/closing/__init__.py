@@ -24,18 +24,19 @@ from ticketflow_orch.closing.periods import (
     require_turn,
     take_back,
 )
-from ticketflow_orch.closing.queries import CurrencyBalance, balance_totals, closing_of, organizations_left_out
+from ticketflow_orch.closing.queries import CurrencyBalance, balance_totals, organizations_left_out
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import Publish
+from ticketflow_orch.periods.state import PeriodState, closing_of, last_closed, period_state
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.settlement import checks as settlement_audit
 from ticketflow_orch.settlement.anomalies import search as search_anomalies
 from ticketflow_orch.settlement.due import is_changed
-from ticketflow_orch.settlement.late_movements import last_closed, next_movement_id
-from ticketflow_orch.settlement.passes import is_being_settled, period_state
+from ticketflow_orch.settlement.late_movements import next_movement_id
+from ticketflow_orch.settlement.passes import is_being_settled
 from ticketflow_orch.settlement.queries import ParkedOrganization
 
 __all__ = ["ClosedBooks", "ClosingOptions", "IncompleteClosingError", "close_month"]
@@ -106,14 +107,14 @@ def close_month(
     options = options or ClosingOptions()
     started = time.monotonic()
     state = retried(engine, lambda: _state_in_turn(engine, month, now, first_month))
-    if state == "SETTLED":
+    if state is PeriodState.SETTLED:
         _settle_what_came_since(
             engine, month, now=now, first_month=first_month, closer=Closer(closed_by, run_id), options=options,
             publish=publish,
         )  # fmt: skip
         retried(engine, lambda: _require_fit(engine, month))
     rows_new = 0
-    if state != "CLOSED":
+    if state is not PeriodState.CLOSED:
         retried(engine, lambda: begin(engine, month, now, first_month))
         unfit = retried(engine, lambda: _unfit_as_frozen(engine, month))
         if unfit is not None:
@@ -127,8 +128,8 @@ def close_month(
             return _closed_books(
                 connection,
                 month,
-                found_closed=state == "CLOSED",
-                resumed=state == "CLOSING",
+                found_closed=state is PeriodState.CLOSED,
+                resumed=state is PeriodState.CLOSING,
                 rows_new=rows_new,
                 seconds=time.monotonic() - started,
             )
@@ -136,10 +137,10 @@ def close_month(
     return retried(engine, closed_books)
 
 
-def _state_in_turn(engine: Engine, month: Month, now: datetime, first_month: Month) -> str:
+def _state_in_turn(engine: Engine, month: Month, now: datetime, first_month: Month) -> PeriodState:
     with engine.connect() as connection:
         state = period_state(connection, month)
-        if state not in {"CLOSING", "CLOSED"}:
+        if not state.is_frozen:
             require_turn(connection, month, now, first_month)
         return state
 

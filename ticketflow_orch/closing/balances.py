@@ -15,6 +15,7 @@ from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import LEDGER_MONTHS
 from ticketflow_orch.settlement.chunking import cut
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
@@ -89,7 +90,13 @@ class BalanceWriter:
         self._parked.append(organization)
 
 
-_WRITE = sql(__file__, "write", pays_from=pays_from(), moved_member=moved("member", "member.last_month"))
+_WRITE = sql(
+    __file__,
+    "write",
+    pays_from=pays_from(),
+    moved_member=moved("member", "member.last_month"),
+    ledger_months=LEDGER_MONTHS,
+)
 
 _PARK = """
     INSERT INTO parked_organization (organization_id, month, error)

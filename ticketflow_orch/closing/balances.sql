@@ -37,7 +37,7 @@ WITH member AS MATERIALIZED (
     FROM member CROSS JOIN LATERAL (
         SELECT currency, sum(net) AS net,
             coalesce(sum(net) FILTER (WHERE origin_month < member.pays_from), 0) AS settled
-        FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
+        FROM ({ledger_months}) AS period JOIN ledger_entry ON ledger_entry.month = period.month
         WHERE ledger_entry.organization_id = member.organization_id
             AND period.month > coalesce(member.last_month, '-infinity') AND period.month <= %(month)s::date
         GROUP BY currency

@@ -7,13 +7,8 @@ from sqlalchemy import Connection
 from ticketflow_orch.closing.history import moved
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import CLOSING_MONTH, LEDGER_MONTHS
 from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
-
-
-def closed_months(connection: Connection) -> tuple[Month, ...]:
-    """All months whose books are closed, in order."""
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month")
-    return tuple(Month.of_day(day) for day in days.scalars())
 
 
 def missing_balances(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
@@ -49,8 +44,14 @@ _EXAMPLES = """
     FROM bad LEFT JOIN organization ON organization.id = organization_id
     ORDER BY organization_id, bad.currency LIMIT %(examples)s"""
 
-_MISSING = sql(__file__, "missing", examples=_EXAMPLES)
+_MISSING = sql(__file__, "missing", closing_month=CLOSING_MONTH, examples=_EXAMPLES)
 
 _BROKEN = sql(__file__, "broken", examples=_EXAMPLES)
 
-_CHANGED = sql(__file__, "changed", moved_posted=moved("posted", "CAST(last.last_month AS date)"), examples=_EXAMPLES)
+_CHANGED = sql(
+    __file__,
+    "changed",
+    ledger_months=LEDGER_MONTHS,
+    moved_posted=moved("posted", "CAST(last.last_month AS date)"),
+    examples=_EXAMPLES,
+)

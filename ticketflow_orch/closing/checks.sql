@@ -1,6 +1,6 @@
 -- name: missing
-WITH period AS (
-    SELECT state FROM settlement_period WHERE month = %(month)s
+WITH being_closed AS (
+    SELECT month FROM ({closing_month}) AS period WHERE month = %(month)s
 ), wanted (organization_id, currency, what) AS (
     SELECT DISTINCT organization_id, currency, 'has entries and no balance' FROM ledger_entry WHERE month = %(month)s
     UNION ALL
@@ -15,8 +15,8 @@ WITH period AS (
     WHERE returned_month = %(month)s
     UNION ALL
     SELECT organization_id, currency, 'has an opening balance of ' || amount || ' and no balance'
-    FROM opening_balance, period
-    WHERE balance_month IS NULL AND period.state = 'CLOSING' AND NOT EXISTS (
+    FROM opening_balance, being_closed
+    WHERE balance_month IS NULL AND NOT EXISTS (
         SELECT FROM organization_balance AS there
         WHERE there.organization_id = opening_balance.organization_id AND there.month = %(month)s)
 ), bad AS (
@@ -30,9 +30,9 @@ WITH period AS (
             SELECT FROM organization_left_out AS left_out
             WHERE left_out.organization_id = wanted.organization_id AND left_out.month = %(month)s)
         AND NOT EXISTS (
-            SELECT FROM parked_organization AS parked, period
-            WHERE period.state = 'CLOSING' AND parked.organization_id = wanted.organization_id
-                AND parked.month <= %(month)s AND resolved_at IS NULL)
+            SELECT FROM parked_organization AS parked, being_closed
+            WHERE parked.organization_id = wanted.organization_id AND parked.month <= being_closed.month
+                AND resolved_at IS NULL)
     ORDER BY organization_id, currency, what
 )
 {examples};
@@ -84,7 +84,7 @@ WITH posted AS (
     FROM organization_balance AS balance CROSS JOIN LATERAL (
         SELECT sum(ledger_entry.net) AS net,
             sum(ledger_entry.net) FILTER (WHERE origin_month < balance.payouts_from) AS settled
-        FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
+        FROM ({ledger_months}) AS period JOIN ledger_entry ON ledger_entry.month = period.month
         WHERE ledger_entry.organization_id = balance.organization_id AND ledger_entry.currency = balance.currency
             AND period.month > coalesce(balance.previous_month::date, '-infinity')
             AND period.month <= %(month)s

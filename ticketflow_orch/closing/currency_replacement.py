@@ -24,9 +24,19 @@ from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import (
+    LEDGER_MONTHS,
+    READ_MONTHS,
+    PeriodState,
+    last_closed,
+    lock_periods,
+    month_being_closed,
+    read_periods,
+)
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.currencies import currency_of
+from ticketflow_orch.settlement.passes import is_being_settled
 
 SHOWN = 20
 _NOT_ALLOWED = "42501"
@@ -112,7 +122,7 @@ def _turn(engine: Engine) -> Iterator[Connection]:
     """
     try:
         with transaction(engine) as connection:
-            connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
+            lock_periods(connection)
             yield connection
     except DBAPIError as error:
         sqlstate = getattr(error.orig, "sqlstate", None)
@@ -207,10 +217,10 @@ def _exponents(connection: Connection, old: str, terms: Terms) -> tuple[int, int
 def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str]:
     """The month in which is converted, the first that is not closed; or None, and why not yet."""
     installation = read_installation(connection)
-    row = connection.exec_driver_sql(_BOOKS).one()
-    if row.closing is not None:
-        raise InvalidInput(f"{Month.of_day(row.closing)} is being closed; try again when it is.")
-    month = installation.first_month if row.closed is None else Month.of_day(row.closed).next()
+    being_closed, closed = month_being_closed(connection), last_closed(connection)
+    if being_closed is not None:
+        raise InvalidInput(f"{being_closed} is being closed; try again when it is.")
+    month = installation.first_month if closed is None else closed.next()
     if month < from_month:
         return None, (
             f"{month} is not closed: what is left over is known when all months before {from_month} are, and converted "
@@ -225,13 +235,16 @@ def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str
 
 
 def _require_unsettled(connection: Connection, from_month: Month) -> None:
-    row = connection.exec_driver_sql(_SETTLED, {"from": from_month.first_day}).one_or_none()
-    if row is not None:
-        month, last = Month.of_day(row.month), Month.of_day(row.last)
-        state = "being settled" if row.state == "OPEN" else row.state.lower()
+    begun = [
+        one
+        for one in read_periods(connection)
+        if one.month >= from_month and (one.state is not PeriodState.OPEN or is_being_settled(connection, one.month))
+    ]
+    if begun:
+        state = "being settled" if begun[0].state is PeriodState.OPEN else begun[0].state.lower()
         raise InvalidInput(
-            f"{month} is {state}, so its currency stays; the first month from which another one can be in force is "
-            f"{last.next()}."
+            f"{begun[0].month} is {state}, so its currency stays; the first month from which another one can be in "
+            f"force is {begun[-1].month.next()}."
         )
 
 
@@ -252,22 +265,10 @@ _CURRENCIES = """
     SELECT code, exponent, last_day FROM currency WHERE code = ANY (%(codes)s::char(3)[])
 """
 
-_BOOKS = """
-    SELECT max(month) FILTER (WHERE state = 'CLOSED') AS closed, min(month) FILTER (WHERE state = 'CLOSING') AS closing
-    FROM settlement_period
-"""
-
-_SETTLED = """
-    SELECT month, state, max(month) OVER () AS last FROM settlement_period AS period
-    WHERE month >= %(from)s::date AND (state <> 'OPEN' OR EXISTS (
-        SELECT FROM settlement_pass WHERE settlement_pass.month = period.month AND settlement_pass.state = 'RUNNING'))
-    ORDER BY month LIMIT 1
-"""
-
 # A conversion that no balance has taken in, since there is none of its month or a later one; or one of that very month
 # that was not read when it was closed, and so is posted later. One that is voided stands in the way of its own
 # reference only.
-_NOT_IN_THE_BOOKS = """
+_NOT_IN_THE_BOOKS = f"""
     SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
     FROM money_movement AS conversion
     WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
@@ -275,9 +276,9 @@ _NOT_IN_THE_BOOKS = """
         AND occurred_at >= coalesce(CAST(last_month - 1 AS timestamp) AT TIME ZONE 'UTC', '-infinity')
         AND (
             last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
-            OR conversion.id >= (SELECT read_to FROM settlement_period WHERE month = last_month)
+            OR conversion.id >= (SELECT read_to FROM ({READ_MONTHS}) AS period WHERE month = last_month)
             OR EXISTS (
-                SELECT FROM settlement_period AS period JOIN ledger_entry AS entry ON entry.month = period.month
+                SELECT FROM ({LEDGER_MONTHS}) AS period JOIN ledger_entry AS entry ON entry.month = period.month
                 WHERE period.month > last_month AND entry.organization_id = member.id
                     AND entry.currency = conversion.currency AND origin_month = last_month))
         AND (

@@ -7,6 +7,8 @@ what was carried and is history now comes off, and what came off and is none any
 
 from __future__ import annotations
 
+from ticketflow_orch.periods.state import LEDGER_MONTHS
+
 
 def pays_from(organization: str = "organization") -> str:
     """The first month that the row `organization` is paid for, its own or the installation's; NULL: it is not paid."""
@@ -27,7 +29,7 @@ def moved(member: str, through: str) -> str:
     return f"""
         SELECT currency, sum(settled) AS settled FROM (
             SELECT currency, net AS settled
-            FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
+            FROM ({LEDGER_MONTHS}) AS period JOIN ledger_entry ON ledger_entry.month = period.month
             WHERE ledger_entry.organization_id = {member}.organization_id AND origin_month < {member}.pays_from
                 AND period.month > {_unkept(member, through)} AND period.month <= {through}
             UNION ALL

@@ -12,10 +12,19 @@ from ticketflow_orch.closing.checks import missing_balances
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import (
+    PeriodState,
+    before_the_books,
+    begin_closing,
+    end_closing,
+    last_closed,
+    lock_period,
+    lock_periods,
+    period_state,
+    take_back_closing,
+)
 from ticketflow_orch.settlement.checks import Finding
 from ticketflow_orch.settlement.due import months_over
-from ticketflow_orch.settlement.late_movements import before_the_books, last_closed
-from ticketflow_orch.settlement.passes import period_state
 
 
 class IncompleteClosingError(RuntimeError):
@@ -49,15 +58,6 @@ def months_to_close(connection: Connection, now: datetime, first_month: Month) -
         month = month.next()
 
 
-def ready_since(connection: Connection, month: Month) -> datetime | None:
-    """Since when `month` has been in the state it is in: settled, or closed; None while it is open."""
-    since: datetime | None = connection.exec_driver_sql(
-        "SELECT coalesce(closed_at, settled_at) FROM settlement_period WHERE month = %(month)s",
-        {"month": month.first_day},
-    ).scalar_one_or_none()
-    return since
-
-
 def require_next(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
     """Raise TicketflowError unless it is the turn of `month` and its state allows to close it."""
     require_turn(connection, month, now, first_month)
@@ -79,7 +79,7 @@ def require_turn(connection: Connection, month: Month, now: datetime, first_mont
 
 def _why_not(connection: Connection, month: Month) -> str | None:
     state = period_state(connection, month)
-    if state not in {"SETTLED", "CLOSING"}:
+    if state not in {PeriodState.SETTLED, PeriodState.CLOSING}:
         return f"{month} is {state}; settle it, then close it."
     running = connection.exec_driver_sql(
         "SELECT pass FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'", {"month": month.first_day}
@@ -98,28 +98,18 @@ def begin(engine: Engine, month: Month, now: datetime, first_month: Month) -> No
         InvalidInput: see `require_next`.
     """
     with transaction(engine) as connection:
-        connection.exec_driver_sql(_LOCK_PERIODS)
-        if period_state(connection, month) not in {"CLOSING", "CLOSED"}:
+        lock_periods(connection)
+        if not period_state(connection, month).is_frozen:
             require_next(connection, month, now, first_month)
-            connection.exec_driver_sql(
-                "UPDATE settlement_period SET state = 'CLOSING' WHERE month = %(month)s", {"month": month.first_day}
-            )
+            begin_closing(connection, month)
 
 
 def take_back(engine: Engine, month: Month) -> None:
     """Let postings into `month` again; a month of which balances have been written stays frozen."""
     with transaction(engine) as connection:
-        connection.exec_driver_sql(_LOCK_PERIODS)
-        # By itself first: what whoever holds the period has written meanwhile is then seen.
-        connection.exec_driver_sql(_LOCK_PERIOD, {"month": month.first_day})
-        connection.exec_driver_sql(
-            """
-                UPDATE settlement_period SET state = 'SETTLED'
-                WHERE month = %(month)s AND state = 'CLOSING'
-                    AND NOT EXISTS (SELECT FROM organization_balance WHERE month = %(month)s)
-            """,
-            {"month": month.first_day},
-        )
+        lock_periods(connection)
+        if lock_period(connection, month) is PeriodState.CLOSING and not has_balances(connection, month):
+            take_back_closing(connection, month)
 
 
 def has_balances(connection: Connection, month: Month) -> bool:
@@ -137,10 +127,10 @@ def is_being_closed(connection: Connection, month: Month) -> bool:
     Raises:
         IncompleteClosingError: another run has found that the month is not fit, and let postings into it again.
     """
-    state = connection.exec_driver_sql(_LOCK_PERIOD, {"month": month.first_day}).scalar_one()
-    if state not in {"CLOSING", "CLOSED"}:
+    state = lock_period(connection, month)
+    if not state.is_frozen:
         raise IncompleteClosingError(f"{month} is not being closed any more; close it again.")
-    return bool(state == "CLOSING")
+    return state is PeriodState.CLOSING
 
 
 def end(engine: Engine, month: Month, closer: Closer) -> Finding:
@@ -149,19 +139,13 @@ def end(engine: Engine, month: Month, closer: Closer) -> Finding:
         # So that whoever is parked or unparked at this moment is so before the month is closed, or after. Both locks in
         # the order in which a settlement ends.
         connection.exec_driver_sql("LOCK TABLE parked_organization IN SHARE MODE")
-        connection.exec_driver_sql(_LOCK_PERIODS)
+        lock_periods(connection)
         missing = missing_balances(connection, month)
         if is_being_closed(connection, month) and not missing.count:
             connection.exec_driver_sql(_LEFT_OUT, {"month": month.first_day})
-            connection.exec_driver_sql(_CLOSE, {"month": month.first_day, "by": closer.name, "run_id": closer.run_id})
+            end_closing(connection, month, closer.name, closer.run_id)
         return missing
 
-
-# No pass begins meanwhile: it began before, and then is seen, or it begins after and sees what has become of the month.
-# Taken before any row of the table, so that whoever waits for a row here holds nothing that its owner needs.
-_LOCK_PERIODS = "LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE"
-
-_LOCK_PERIOD = "SELECT state FROM settlement_period WHERE month = %(month)s FOR UPDATE"
 
 # By name, so that no later comparison of two clocks has to find out who was parked at this moment.
 _LEFT_OUT = """
@@ -170,13 +154,4 @@ _LEFT_OUT = """
     WHERE parked.month <= %(month)s::date AND resolved_at IS NULL AND NOT EXISTS (
         SELECT FROM organization_balance AS balance
         WHERE balance.organization_id = parked.organization_id AND balance.month = %(month)s::date)
-"""
-
-_CLOSE = """
-    UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = %(by)s,
-        closed_run_id = %(run_id)s, closed_role = CASE
-            WHEN session_user = current_user THEN session_user::text
-            ELSE session_user || ' as ' || current_user
-        END
-    WHERE month = %(month)s
 """

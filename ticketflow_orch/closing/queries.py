@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection
 
@@ -36,15 +35,6 @@ class CurrencyBalance:
     closing: int
 
 
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """Who closed a month and when: the declared name, and the role by which the database knew them."""
-
-    by: str
-    role: str
-    at: datetime
-
-
 def balance_totals(connection: Connection, first: Month, last: Month) -> tuple[CurrencyBalance, ...]:
     """The sums of the months from `first` to `last` that have balances, by month and currency."""
     rows = connection.exec_driver_sql(_TOTALS, {"first": first.first_day, "last": last.first_day})
@@ -60,15 +50,6 @@ def payable_so_far(connection: Connection, last: Month) -> dict[str, dict[Month,
     for total in balance_totals(connection, Month(1970, 1), last):
         found.setdefault(total.currency, {})[total.month] = total.payable
     return found
-
-
-def closing_of(connection: Connection, month: Month) -> Closing:
-    """Who closed `month`, which must be closed."""
-    row = connection.exec_driver_sql(
-        "SELECT closed_by, closed_role, closed_at FROM settlement_period WHERE month = %(month)s",
-        {"month": month.first_day},
-    ).one()
-    return Closing(row.closed_by, row.closed_role, row.closed_at)
 
 
 def organizations_left_out(connection: Connection, month: Month) -> tuple[ParkedOrganization, ...]:

@@ -22,8 +22,9 @@ from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import events
 from ticketflow_orch.outbox.events import Publish
+from ticketflow_orch.periods.state import is_read, takes_postings
 from ticketflow_orch.periods.zones import require_over
-from ticketflow_orch.settlement.late_movements import next_movement_id, require_order, takes_postings
+from ticketflow_orch.settlement.late_movements import next_movement_id, require_order
 from ticketflow_orch.settlement.passes import (
     Drained,
     IncompleteSettlementError,
@@ -32,7 +33,6 @@ from ticketflow_orch.settlement.passes import (
     drained,
     finish,
     give_up,
-    is_read,
     plan,
     wait_for_writers,
 )

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.db.catalogue import missing_objects
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.periods.state import READ_MONTHS, settled_months, touched_months
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.currencies import currency_of
@@ -78,20 +79,6 @@ class Finding:
         return cls(month, len(breaches), breaches)
 
 
-def settled_months(connection: Connection) -> tuple[Month, ...]:
-    """The months that are settled and not closed: those whose entries may still be wrong and may still be fixed."""
-    days = connection.exec_driver_sql(
-        "SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month"
-    )
-    return tuple(Month.of_day(day) for day in days.scalars())
-
-
-def open_months(connection: Connection) -> tuple[Month, ...]:
-    """The months that are settled and into which anything may still be posted: who is new there gets a row."""
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month")
-    return tuple(Month.of_day(day) for day in days.scalars())
-
-
 def months_with_parked(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and not closed, and those, closed or not, in which somebody is still parked."""
     days = connection.exec_driver_sql("SELECT DISTINCT month FROM parked_organization WHERE resolved_at IS NULL")
@@ -104,12 +91,14 @@ def months_recorded(connection: Connection, members: Members = EVERYBODY) -> tup
     Those that have a period, and before the first of them those with movements or entries: a pass of the first month
     that is not closed takes in what comes late for them.
     """
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period ORDER BY month").scalars().all()
-    if not days:
+    touched = touched_months(connection)
+    if not touched:
         return ()
     # Which month a movement lies in depends on the zone, so its neighbours are looked at too.
-    before = connection.exec_driver_sql(_BEFORE_THE_FIRST, members.parameters() | {"first": days[0], "periods": days})
-    return tuple(sorted({*map(Month.of_day, days), *(Month.of_day(day) for day in before.scalars() if day < days[0])}))
+    first = touched[0].first_day
+    asked = {"first": first, "periods": [month.first_day for month in touched]} | members.parameters()
+    before = connection.exec_driver_sql(_BEFORE_THE_FIRST, asked).scalars()
+    return (*sorted(Month.of_day(day) for day in before if day < first), *touched)
 
 
 def organizations_without_row(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
@@ -182,8 +171,7 @@ def _recomputing(connection: Connection, month: Month, members: Members) -> dict
         """,
         _month(month),
     ).scalars()
-    last = connection.exec_driver_sql("SELECT max(month) FROM settlement_period").scalar_one()
-    posting = months_between(month, month if last is None else max(month, Month.of_day(last)))
+    posting = months_between(month, max([month, *touched_months(connection)]))
     return (
         month_parameters(month, windows, cutoff)
         | members.parameters()
@@ -268,4 +256,4 @@ _BEFORE_THE_FIRST = """
         AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
 """
 
-_ORDER = sql(__file__, "order")
+_ORDER = sql(__file__, "order", read_months=READ_MONTHS)

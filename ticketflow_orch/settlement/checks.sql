@@ -43,7 +43,7 @@ SELECT attidentity AS identity, coalesce(sequence.oid = owned::regclass, false) 
         SELECT last_value + 1 FROM pg_sequences
         WHERE schemaname = relnamespace.nspname AND sequencename = 'money_movement_id_seq'), 1) END AS next_id,
     coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
-    greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
+    greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM ({read_months}) AS period), 0)
         AS largest_cutoff
 FROM pg_attribute
 CROSS JOIN LATERAL pg_get_serial_sequence('money_movement', 'id') AS owned

@@ -8,9 +8,17 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection
 
 from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.periods.state import (
+    PeriodState,
+    months_in,
+    open_months,
+    settled_before,
+    takes_postings,
+    touched_months,
+)
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import in_unknown_zones, unknown_zones, zones_in_use
-from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch, takes_postings
+from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 
@@ -33,10 +41,10 @@ def late_months(connection: Connection) -> tuple[Month, ...]:
     The first that is not closed is so too when something came late for a closed month before it, because it takes that
     in. Without another pass all this would wait until somebody asks for one.
     """
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month")
-    months = [Month.of_day(day) for day in days.scalars()]
     return tuple(
-        month for month in months if takes_postings(connection, month) and is_changed(connection, month, LARGEST_ID)
+        month
+        for month in open_months(connection)
+        if takes_postings(connection, month) and is_changed(connection, month, LARGEST_ID)
     )
 
 
@@ -58,11 +66,7 @@ def months_due_at(connection: Connection, tick: datetime, first_month: Month) ->
 
     None that was never settled and lies before a closed one: nothing may be posted there, so nobody was to settle it.
     """
-    before = connection.exec_driver_sql(
-        "SELECT month FROM settlement_period WHERE settled_at < %(tick)s", {"tick": tick}
-    )
-    earlier = {Month.of_day(day) for day in before.scalars()}
-    settled = _settled(connection)
+    earlier, settled = settled_before(connection, tick), _settled(connection)
     return tuple(
         month
         for month in months_over(connection, tick, first_month)
@@ -79,8 +83,7 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     """
     zones, unknown = zones_in_use(connection), unknown_zones(connection)
     last = _last_over(zones, now)
-    begun = connection.exec_driver_sql("SELECT min(month) FROM settlement_period").scalar_one()
-    first = None if begun is None else Month.of_day(begun)
+    first = next(iter(touched_months(connection)), None)
     before = tuple(months_between(first_month, last if first is None else min(last, first)))
     for month in before[_first_with_any(connection, before) :]:
         if _has_movements(connection, _windows(month, zones, unknown)):
@@ -99,8 +102,7 @@ def _last_over(zones: Sequence[str], now: datetime) -> Month:
 
 
 def _settled(connection: Connection) -> set[Month]:
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state <> 'OPEN'").scalars()
-    return {Month.of_day(day) for day in days}
+    return set(months_in(connection, PeriodState.SETTLED, PeriodState.CLOSING, PeriodState.CLOSED))
 
 
 def _running(connection: Connection) -> set[Month]:

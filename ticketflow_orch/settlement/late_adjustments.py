@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import FROZEN_MONTHS, LEDGER_MONTHS
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.queries import UNREAD, unread_bounds
 
@@ -100,6 +101,6 @@ def _listed(connection: Connection, month: Month | None, number: int | None, lim
     return LateAdjustments(listed, rows[0].adjustments if rows else 0)
 
 
-_UNREAD = sql(__file__, "unread", unread=UNREAD)
+_UNREAD = sql(__file__, "unread", unread=UNREAD, frozen_months=FROZEN_MONTHS)
 
-_ADJUSTMENTS = sql(__file__, "adjustments")
+_ADJUSTMENTS = sql(__file__, "adjustments", ledger_months=LEDGER_MONTHS)

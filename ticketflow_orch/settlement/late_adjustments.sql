@@ -2,7 +2,7 @@
 -- Nothing is posted into a closed month any more: the first after all of them takes it in.
 WITH {unread}, open_month AS (
     SELECT max(CAST(month + interval '1 month' AS date)) AS month
-    FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+    FROM ({frozen_months}) AS period
 ), waiting AS (
     SELECT organization_id, unread.month, greatest(unread.month, open_month.month) AS posted_in, currency,
         count(*) AS movements, sum(amount) AS amount
@@ -36,7 +36,7 @@ SELECT adjustment.*, external_ref, name, exponent, (
         SELECT coalesce(sum(earlier.net), 0) FROM ledger_entry AS earlier
         WHERE earlier.organization_id = adjustment.organization_id AND earlier.currency = adjustment.currency
             AND earlier.month = ANY (
-                SELECT period.month FROM settlement_period AS period
+                SELECT period.month FROM ({ledger_months}) AS period
                 WHERE period.month BETWEEN adjustment.origin_month AND adjustment.month)
             AND earlier.origin_month = adjustment.origin_month
             AND (earlier.month, earlier.sequence) < (adjustment.month, adjustment.sequence)

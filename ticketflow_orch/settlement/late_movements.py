@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.periods.state import READ_MONTHS, closed_months, last_closed
 from ticketflow_orch.periods.windows import Windows
 from ticketflow_orch.settlement.currencies import currency_of
 
@@ -39,41 +40,6 @@ def require_order(connection: Connection) -> None:
         )
 
 
-def last_closed(connection: Connection) -> Month | None:
-    """The last month whose books are closed; months are closed in order, so nothing is posted up to it."""
-    day = connection.exec_driver_sql("SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'").scalar_one()
-    return None if day is None else Month.of_day(day)
-
-
-def takes_postings(connection: Connection, month: Month) -> bool:
-    """Whether anything may be posted in `month`: neither it nor a later one is closed or being closed."""
-    return not connection.exec_driver_sql(
-        "SELECT EXISTS (SELECT FROM settlement_period WHERE month >= %(month)s AND state IN ('CLOSING', 'CLOSED'))",
-        {"month": month.first_day},
-    ).scalar_one()
-
-
-def before_the_books(connection: Connection, month: Month) -> str | None:
-    """Why nothing ever happens in `month`, in one sentence: it lies before the first that was closed. None: it may."""
-    row = connection.exec_driver_sql(_BOOKS).one()
-    if row.first is None or month.first_day >= row.first:
-        return None
-    return (
-        f"{month} lies before {Month.of_day(row.first)}, with which the books begin, so it is never settled, closed or "
-        f"paid; what comes late for it is adjusted in {Month.of_day(row.last).next()}."
-    )
-
-
-def why_nothing_is_posted(connection: Connection, month: Month) -> str | None:
-    """Why a settlement of `month` posts nothing, whatever came late, in one sentence; None: it may."""
-    if takes_postings(connection, month):
-        return None
-    return before_the_books(connection, month) or (
-        f"{month} takes nothing any more: the month is closed, or is being closed, so nothing was posted; what comes "
-        "late for it is adjusted in the first open month."
-    )
-
-
 def closed_before(connection: Connection, month: Month) -> Month | None:
     """The last closed month, if `month` is the first that is not closed, and so takes in what came late for all before.
 
@@ -96,8 +62,7 @@ def months_to_watch(
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED'").scalars()
-    closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
+    closed = {each for each in closed_months(connection) if each <= closed_through}
     months = closed | _months_before(connection, min(closed), timezones, cutoff, full)
     return sorted(month for month, boundary in read_to(connection, months).items() if boundary <= cutoff)
 
@@ -179,17 +144,7 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     return set(months_between(min(months), first.previous())) if months else set()
 
 
-_BOOKS = """
-    SELECT min(month) AS first, max(month) AS last FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
-"""
-
-# What is compared was committed before the sequence is looked at.
-_REACHED = """
-    SELECT coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
-        greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
-            AS largest_cutoff,
-        1 + coalesce(pg_sequence_last_value(CAST('money_movement_id_seq' AS regclass)), 0) AS next_id
-"""
+_REACHED = sql(__file__, "reached", read_months=READ_MONTHS)
 
 # The last zone on earth that begins a month, and the first.
 _OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")

@@ -13,6 +13,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.outbox.events import OutboxEvent, Publish
+from ticketflow_orch.periods.state import mark_read, mark_settled, takes_postings, touch
 from ticketflow_orch.periods.windows import fix_windows, fixed_windows
 from ticketflow_orch.periods.zones import in_unknown_zones, zones_in_use
 from ticketflow_orch.settlement.chunking import PLAN_ALL
@@ -22,7 +23,6 @@ from ticketflow_orch.settlement.late_movements import (
     closed_before,
     months_to_watch,
     read_to,
-    takes_postings,
 )
 from ticketflow_orch.settlement.posting import Pass
 
@@ -43,14 +43,6 @@ class Drained:
     total: int
 
 
-def period_state(connection: Connection, month: Month) -> str:
-    """OPEN, SETTLED, CLOSING or CLOSED; a month that nobody has touched is OPEN."""
-    state = connection.exec_driver_sql(
-        "SELECT state FROM settlement_period WHERE month = %(month)s", {"month": month.first_day}
-    ).scalar_one_or_none()
-    return state or "OPEN"
-
-
 def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[Pass, bool]:
     """A new pass of `month`, cut off at the next movement's id, or the running one; and whether it was joined.
 
@@ -60,10 +52,8 @@ def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[
     parameters = {"month": month.first_day, "full": full}
     while True:
         with transaction(engine) as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO settlement_period (month) VALUES (%(month)s) ON CONFLICT DO NOTHING", parameters
-            )
-            # The table's lock, which the insertion holds, keeps a closing from beginning before we have ended.
+            # The table's lock, which this holds, keeps a closing from beginning before we have ended.
+            touch(connection, month)
             if not takes_postings(connection, month):
                 raise IncompleteSettlementError(f"{month} is being closed at this moment; nothing is posted in it.")
             begun = connection.exec_driver_sql(_BEGIN, parameters).one_or_none()
@@ -79,20 +69,6 @@ def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[
 def is_being_settled(connection: Connection, month: Month) -> bool:
     """Whether a pass of `month` is running, whether or not a run works on it."""
     return connection.exec_driver_sql(_RUNNING, {"month": month.first_day}).one_or_none() is not None
-
-
-def is_read(connection: Connection, month: Month, boundary: int) -> bool:
-    """Whether `month` is settled with all that was recorded about it below the movement id `boundary`."""
-    return bool(
-        connection.exec_driver_sql(
-            """
-                SELECT EXISTS (
-                    SELECT FROM settlement_period
-                    WHERE month = %(month)s AND state <> 'OPEN' AND read_to >= %(boundary)s::bigint)
-            """,
-            {"month": month.first_day, "boundary": boundary},
-        ).scalar_one()
-    )
 
 
 def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
@@ -240,17 +216,8 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
         planned = planned_windows(connection, settlement).get(settlement.month, {})
         if set(known) - set(planned):
             return True
-        connection.exec_driver_sql(
-            _READ, settlement.key | {"cutoff": settlement.cutoff, "through": ended.closed_through}
-        )
-        settled = connection.exec_driver_sql(
-            """
-                UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = %(who)s
-                WHERE month = %(month)s AND state = 'OPEN'
-            """,
-            {"month": settlement.month.first_day, "who": settled_by},
-        ).rowcount
-        if settled:
+        mark_read(connection, settlement.month, ended.closed_through, settlement.cutoff)
+        if mark_settled(connection, settlement.month, settled_by):
             publish(
                 connection,
                 OutboxEvent(
@@ -332,12 +299,6 @@ _END = """
         AND NOT EXISTS (
             SELECT FROM settlement_chunk WHERE (month, pass) = (%(month)s, %(pass)s) AND state = 'PLANNED')
     RETURNING closed_through
-"""
-
-_READ = """
-    UPDATE settlement_period SET read_to = %(cutoff)s::bigint
-    WHERE (month = %(month)s::date OR month <= %(through)s::date)
-        AND (read_to IS NULL OR read_to < %(cutoff)s::bigint)
 """
 
 _PARK = """

@@ -19,6 +19,7 @@ from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.csv_files import Writer, exact
 from ticketflow_orch.formatting.output_files import ordinary_file
 from ticketflow_orch.months import Month, Window
+from ticketflow_orch.periods.state import why_nothing_is_posted
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import in_unknown_zones, require_over, zones_in_use
 from ticketflow_orch.settlement.chunking import cut
@@ -27,7 +28,6 @@ from ticketflow_orch.settlement.late_movements import (
     Unread,
     months_to_watch,
     read_to,
-    why_nothing_is_posted,
 )
 from ticketflow_orch.settlement.posting import (
     AMOUNTS,

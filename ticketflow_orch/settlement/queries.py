@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import READ_MONTHS, PeriodState, read_periods
 from ticketflow_orch.settlement.posting import Pass, Posted
 
 
@@ -58,7 +59,7 @@ class MonthStatus:
     """How far a month is: its state, its last pass, and how many organizations are parked in it."""
 
     month: Month
-    state: str
+    state: PeriodState
     passes: int
     cutoff: datetime | None
     settled_at: datetime | None
@@ -172,40 +173,21 @@ def unread_bounds(connection: Connection) -> dict[str, object]:
 
 def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
     """Every month that a settlement has touched, in order."""
-    rows = connection.exec_driver_sql(
-        """
-            SELECT period.month, period.state, settled_at, count(pass) AS passes,
-                max(cutoff_at) FILTER (WHERE settlement_pass.state = 'DONE') AS cutoff,
-                (SELECT count(*) FROM parked_organization WHERE month = period.month AND resolved_at IS NULL) AS parked
-            FROM settlement_period AS period LEFT JOIN settlement_pass USING (month)
-            GROUP BY period.month
-            ORDER BY period.month
-        """
-    )
+    periods = read_periods(connection)
+    rows = connection.exec_driver_sql(_PROGRESS, {"months": [one.month.first_day for one in periods]})
     return tuple(
-        MonthStatus(Month.of_day(row.month), row.state, row.passes, row.cutoff, row.settled_at, row.parked)
-        for row in rows
+        MonthStatus(one.month, one.state, row.passes, row.cutoff, one.settled_at, row.parked)
+        for one, row in zip(periods, rows, strict=True)
     )
 
 
-_UNREAD_BOUNDS = """
-    SELECT (SELECT min(read_to) FROM settlement_period) AS least, (
-        SELECT max(ends_at) FROM settlement_window
-        WHERE month = (SELECT max(month) FROM settlement_period WHERE read_to IS NOT NULL)
-    ) AS latest
-"""
+_PROGRESS = sql(__file__, "progress")
 
-# The movements about settled and closed months that no pass has read, with their month.
-UNREAD = """
-    unread AS (
-        SELECT period.month, organization_id, money_movement.currency, amount
-        FROM money_movement
-        JOIN organization ON organization.id = organization_id
-        JOIN settlement_window USING (timezone)
-        JOIN settlement_period AS period ON period.month = settlement_window.month
-        WHERE money_movement.id >= %(least)s::bigint AND occurred_at < %(latest)s::timestamptz
-            AND money_movement.id >= read_to
-            AND occurred_at >= settlement_window.starts_at AND occurred_at < settlement_window.ends_at
-    )"""
+
+_UNREAD_BOUNDS = sql(__file__, "unread_bounds", read_months=READ_MONTHS)
+
+# The query `unread` (month, organization_id, currency, amount): the movements about settled and closed months that no pass
+# has read. Its binds are those of `unread_bounds`.
+UNREAD = sql(__file__, "unread", read_months=READ_MONTHS)
 
 _LATE_ORGANIZATIONS = sql(__file__, "late_organizations", unread=UNREAD)
