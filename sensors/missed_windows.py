@@ -19,7 +19,7 @@ from schedules.settlement import settles
 from schedules.windows import UNFINISHED
 from sensors.telling import tell
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.closing.periods import months_to_close
+from ticketflow_orch.closing.turn import months_to_close
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
 from ticketflow_orch.db.installation import decided, read_installation

@@ -28,7 +28,8 @@ from tests.support.rows import add_movement, add_organization, instant
 from tests.support.sql_statements import begin_pass, execute, refusal
 from ticketflow_orch.closing import IncompleteClosingError
 from ticketflow_orch.closing.balances import BalanceWriter
-from ticketflow_orch.closing.periods import begin, months_to_close
+from ticketflow_orch.closing.freeze import freeze
+from ticketflow_orch.closing.turn import months_to_close
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.passes import begin_or_join
@@ -419,7 +420,7 @@ def test_a_chunk_takes_two_statements_and_one_transaction(engine: Engine) -> Non
     for _ in range(10):
         manual(engine, add_organization(engine), 5, "2026-03-10T10:00")
     settle(engine)
-    begin(engine, MARCH, NOW, FIRST)
+    freeze(engine, MARCH, NOW, FIRST)
     seen: list[str] = []
 
     @event.listens_for(engine, "before_cursor_execute")

@@ -38,7 +38,8 @@ from tests.support.oracle import half_up
 from tests.support.payable import pay_from, rows
 from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import begin_pass, execute, refusal
-from ticketflow_orch import cli, closing
+from ticketflow_orch import cli
+from ticketflow_orch.closing import close as close_file
 from ticketflow_orch.closing.currency_replacement import Replaced, preview_replacement, replace_currency
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.db.engine import connect_engine
@@ -330,13 +331,13 @@ def test_a_conversion_that_came_too_late_for_the_books_of_its_month_is_not_repea
     assert replace(engine).decided == 1
     settle_and_close(engine, DECEMBER)
     settle(engine, JANUARY)
-    begin = closing.begin
+    freeze = close_file.freeze
 
     def converted_meanwhile(*arguments: Any) -> None:
         assert replace(engine).converted == 1
-        begin(*arguments)
+        freeze(*arguments)
 
-    monkeypatch.setattr(closing, "begin", converted_meanwhile)
+    monkeypatch.setattr(close_file, "freeze", converted_meanwhile)
     close(engine, JANUARY)
     monkeypatch.undo()
     assert balances(engine, "currency", "closing", where="month = '2026-01-01'") == [("BGN", 2_640), ("EUR", 0)]

@@ -32,8 +32,9 @@ from tests.support.payable import pay_from, rows
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from tests.support.sql_statements import execute
 from tests.support.unattended import Schedules, doomed
-from ticketflow_orch.closing import IncompleteClosingError, periods
+from ticketflow_orch.closing import IncompleteClosingError
 from ticketflow_orch.closing.balances import BalanceWriter
+from ticketflow_orch.closing.freeze import freeze
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import import_folder, undo_import
 from ticketflow_orch.importing.staging import Progress
@@ -42,8 +43,9 @@ from ticketflow_orch.monitoring.snapshot import read_situation
 from ticketflow_orch.months import Month
 from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.settlement import Drain, IncompleteSettlementError, checks, passes
+from ticketflow_orch.settlement import IncompleteSettlementError, checks, passes
 from ticketflow_orch.settlement.passes import ParkedLimitError
+from ticketflow_orch.settlement.worker import Drain
 from ticketflow_orch.statements.storage import Place
 
 DECEMBER = Month(2025, 12)
@@ -216,7 +218,7 @@ def test_a_killed_closing_is_finished_although_somebody_was_entered_late_meanwhi
 ) -> None:
     first, second = sold(engine), sold(engine)
     settle(engine, JANUARY)
-    periods.begin(engine, JANUARY, NOW, FIRST)
+    freeze(engine, JANUARY, NOW, FIRST)
     BalanceWriter(engine, JANUARY, 100).write(first, first)
     late = sold(engine, joined_on=date(2026, 1, 15))
     unattended("2026-02-03", days=1)

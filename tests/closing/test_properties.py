@@ -18,7 +18,7 @@ from tests.support.books import FIRST, add_opening_balance, balances, breaches, 
 from tests.support.oracle import Business, Key, Movement, amounts, posted, record, without_zeros
 from tests.support.rows import add_organization, instant
 from tests.support.sql_statements import execute
-from ticketflow_orch.closing.periods import months_to_close, next_to_close
+from ticketflow_orch.closing.turn import months_to_close, next_to_close
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.parking import park, unpark
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.closing.freeze import IncompleteClosingError, is_being_closed
 from ticketflow_orch.closing.history import moved, pays_from
-from ticketflow_orch.closing.periods import IncompleteClosingError, is_being_closed
 from ticketflow_orch.db.engine import is_data_fault, transaction
 from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.db.retrying import retried
@@ -28,6 +28,10 @@ class BalanceWriter:
     month: Month
     parked_limit: int
     _parked: list[int] = field(default_factory=list)
+
+    def write_all(self, size: int) -> int:
+        """Write all balances that are missing, in chunks of `size` organizations; how many. See `write`."""
+        return sum(self.write(low, high) for low, high in self.chunks(size))
 
     def chunks(self, size: int) -> Iterator[tuple[int, int]]:
         """The ranges of organization ids, of `size` organizations each; the last is open-ended."""
@@ -56,7 +60,7 @@ class BalanceWriter:
 
     def _write(self, low: int, high: int) -> int:
         with transaction(self.engine) as connection:
-            # Whoever else closes the month waits here, and then sees what we have written.
+            # Another run that closes the month waits here, and then sees what we have written.
             if not is_being_closed(connection, self.month):
                 return 0
             keys = {"month": self.month.first_day, "low": low, "high": high}

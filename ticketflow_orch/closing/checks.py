@@ -1,4 +1,4 @@
-"""What must hold for closed books, as questions to the database: read-only, each answered for a closed month."""
+"""What must hold for closed books, and before a month is closed, as questions to the database: read-only."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from sqlalchemy import Connection
 from ticketflow_orch.closing.history import moved
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
-from ticketflow_orch.periods.state import CLOSING_MONTH, LEDGER_MONTHS
-from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.periods.state import CLOSING_MONTH, LEDGER_MONTHS, last_closed
+from ticketflow_orch.settlement.checks import (
+    EVERYBODY,
+    EXAMPLES,
+    Breach,
+    Finding,
+    Members,
+    dishonest_organizations,
+    missing_guards,
+    order_faults,
+    organizations_without_row,
+)
+
+_NAMED = 5
 
 
 def missing_balances(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
@@ -29,6 +41,40 @@ def broken_chain(connection: Connection, month: Month, members: Members = EVERYB
 def changed_since_closing(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
     """Balances of `month` that are not what was posted since the balances before, or take off other history."""
     return _ask(connection, month, members, _CHANGED)
+
+
+def has_balances(connection: Connection, month: Month) -> bool:
+    """Whether a balance of `month` is written: it was found fit then, and its closing can only be finished."""
+    return bool(
+        connection.exec_driver_sql(
+            "SELECT EXISTS (SELECT FROM organization_balance WHERE month = %(month)s)", {"month": month.first_day}
+        ).scalar_one()
+    )
+
+
+def why_unfit(connection: Connection, month: Month, *, frozen: bool) -> str | None:
+    """Why the month may not be closed as it is, in one sentence that names the check and the organizations.
+
+    Once a `frozen` month has balances, who was entered since has no row, as in a month that is closed.
+    """
+    guards = (*missing_guards(connection), *order_faults(connection))
+    if guards:
+        return f"{month} is not closed, because the database does not guard the books: {'; '.join(guards)}."
+    resumed = frozen and has_balances(connection, month)
+    findings = {} if resumed else {"complete": organizations_without_row(connection, month)}
+    findings["honest"] = dishonest_organizations(connection, month)
+    before = last_closed(connection)
+    if before is not None:
+        findings["chain_holds"] = broken_chain(connection, before)
+        findings["closed_months_unchanged"] = changed_since_closing(connection, before)
+    return next((_red(month, name, finding) for name, finding in findings.items() if finding.count), None)
+
+
+def _red(month: Month, check: str, finding: Finding) -> str:
+    named = finding.examples[:_NAMED]
+    examples = "; ".join(f"{one.organization} {one.currency} {one.what}" for one in named)
+    more = f" and {finding.count - len(named)} more" if finding.count > len(named) else ""
+    return f"{month} is not closed, because the check {check} is red for {finding.month}: {examples}{more}."
 
 
 def _ask(connection: Connection, month: Month, members: Members, question: str) -> Finding:

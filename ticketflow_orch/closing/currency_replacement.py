@@ -27,6 +27,7 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import (
     LEDGER_MONTHS,
     READ_MONTHS,
+    Period,
     PeriodState,
     last_closed,
     lock_periods,
@@ -36,7 +37,7 @@ from ticketflow_orch.periods.state import (
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.currencies import currency_of
-from ticketflow_orch.settlement.passes import is_being_settled
+from ticketflow_orch.settlement.passes import running_pass
 
 SHOWN = 20
 _NOT_ALLOWED = "42501"
@@ -235,17 +236,17 @@ def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str
 
 
 def _require_unsettled(connection: Connection, from_month: Month) -> None:
-    begun = [
-        one
-        for one in read_periods(connection)
-        if one.month >= from_month and (one.state is not PeriodState.OPEN or is_being_settled(connection, one.month))
-    ]
+    begun = [one for one in read_periods(connection) if one.month >= from_month and _is_begun(connection, one)]
     if begun:
         state = "being settled" if begun[0].state is PeriodState.OPEN else begun[0].state.lower()
         raise InvalidInput(
             f"{begun[0].month} is {state}, so its currency stays; the first month from which another one can be in "
             f"force is {begun[-1].month.next()}."
         )
+
+
+def _is_begun(connection: Connection, period: Period) -> bool:
+    return period.state is not PeriodState.OPEN or running_pass(connection, period.month) is not None
 
 
 def _bound(replaced: Replaced) -> dict[str, object]:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.periods.state import (
     PeriodState,
@@ -17,8 +18,9 @@ from ticketflow_orch.periods.state import (
     touched_months,
 )
 from ticketflow_orch.periods.windows import month_windows
-from ticketflow_orch.periods.zones import in_unknown_zones, unknown_zones, zones_in_use
-from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch
+from ticketflow_orch.periods.zones import in_unknown_zones, require_over, unknown_zones, zones_in_use
+from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch, next_movement_id
+from ticketflow_orch.settlement.passes import running_pass
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 
@@ -59,6 +61,26 @@ def is_changed(connection: Connection, month: Month, boundary: int) -> bool:
     if changed_months(connection, Unread.of(connection, windows, boundary, own=month)):
         return True
     return any(not row.is_parked for row in in_unknown_zones(connection, month, (*watched, month), boundary))
+
+
+def needs_another_pass(connection: Connection, month: Month) -> bool:
+    """Whether a pass of the settled `month` is running, with a run or without one, or one that began now would post."""
+    return running_pass(connection, month) is not None or is_changed(connection, month, next_movement_id(connection))
+
+
+def require_settleable(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
+    """Refuse to settle `month` before it can be: by `now` (aware), and by the database's clock.
+
+    Raises:
+        InvalidInput: it is before `first_month`.
+        PreconditionFailed: it is not over in every zone in use, or this host's clock and the database's disagree.
+    """
+    if month < first_month:
+        raise InvalidInput(
+            f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
+            "lets it be settled, unless a month is closed."
+        )
+    require_over(connection, month, now)
 
 
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:

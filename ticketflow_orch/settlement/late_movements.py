@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 from ticketflow_orch.months import Month, Window, months_between
 from ticketflow_orch.periods.state import READ_MONTHS, closed_months, last_closed
 from ticketflow_orch.periods.windows import Windows
@@ -25,19 +25,20 @@ def next_movement_id(connection: Connection) -> int:
     return int(connection.exec_driver_sql("SELECT nextval('money_movement_id_seq')").scalar_one())
 
 
-def require_order(connection: Connection) -> None:
-    """Refuse to settle by a sequence that was set back, by hand or by a restore: its values divide nothing.
+def next_in_order(connection: Connection) -> int:
+    """As `next_movement_id`, but refuses a sequence that a hand or a restore set back: its values divide nothing.
 
     Raises:
-        InvalidInput: movements, or what was read of them, go beyond what it gives next.
+        PreconditionFailed: movements, or what was read of them, go beyond what it gives next.
     """
     row = connection.exec_driver_sql(_REACHED).one()
     if row.largest_id >= row.next_id or row.largest_cutoff > row.next_id:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"The sequence money_movement_id_seq gives {row.next_id}, while movements go up to {row.largest_id} and "
             f"were read to {row.largest_cutoff}: what is settled now would lack some. Set it to the larger of both by "
             "setval, then settle again."
         )
+    return next_movement_id(connection)
 
 
 def closed_before(connection: Connection, month: Month) -> Month | None:

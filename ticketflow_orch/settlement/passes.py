@@ -58,17 +58,18 @@ def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[
                 raise IncompleteSettlementError(f"{month} is being closed at this moment; nothing is posted in it.")
             begun = connection.exec_driver_sql(_BEGIN, parameters).one_or_none()
         if begun is not None:
-            return Pass(month, *begun), False
+            return Pass(month, **begun._asdict()), False
         with engine.connect() as connection:
-            running = connection.exec_driver_sql(_RUNNING, parameters).one_or_none()
+            running = running_pass(connection, month)
         if running is not None:
-            return Pass(month, *running), True
+            return running, True
         # It ended between the two statements: the next try begins the following one.
 
 
-def is_being_settled(connection: Connection, month: Month) -> bool:
-    """Whether a pass of `month` is running, whether or not a run works on it."""
-    return connection.exec_driver_sql(_RUNNING, {"month": month.first_day}).one_or_none() is not None
+def running_pass(connection: Connection, month: Month) -> Pass | None:
+    """The pass of `month` that is running, whether or not a run works on it."""
+    found = connection.exec_driver_sql(_RUNNING, {"month": month.first_day}).one_or_none()
+    return None if found is None else Pass(month, **found._asdict())
 
 
 def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
@@ -280,7 +281,7 @@ def _writers(connection: Connection) -> dict[str, str]:
 
 
 _RUNNING = """
-    SELECT pass, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'
+    SELECT pass AS number, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'
 """
 
 _BEGIN = """
@@ -290,7 +291,7 @@ _BEGIN = """
         nextval('money_movement_id_seq'), %(full)s::boolean
     FROM settlement_pass WHERE month = %(month)s::date
     ON CONFLICT DO NOTHING
-    RETURNING pass, cutoff, cutoff_at, is_full
+    RETURNING pass AS number, cutoff, cutoff_at, is_full
 """
 
 _END = """

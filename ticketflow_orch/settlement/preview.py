@@ -21,8 +21,9 @@ from ticketflow_orch.formatting.output_files import ordinary_file
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.periods.state import why_nothing_is_posted
 from ticketflow_orch.periods.windows import month_windows
-from ticketflow_orch.periods.zones import in_unknown_zones, require_over, zones_in_use
+from ticketflow_orch.periods.zones import in_unknown_zones, zones_in_use
 from ticketflow_orch.settlement.chunking import cut
+from ticketflow_orch.settlement.due import require_settleable
 from ticketflow_orch.settlement.late_movements import (
     CHANGED_CHUNKS,
     Unread,
@@ -117,14 +118,9 @@ def dry_run(
     Raises:
         InvalidInput: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
     """
-    if month < first_month:
-        raise InvalidInput(
-            f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
-            "lets it be settled, unless a month is closed."
-        )
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:
-        require_over(connection, month, now)
+        require_settleable(connection, month, now, first_month)
         at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         why_nothing = why_nothing_is_posted(connection, month)
         if why_nothing is None:

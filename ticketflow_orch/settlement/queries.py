@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import READ_MONTHS, PeriodState, read_periods
-from ticketflow_orch.settlement.posting import Pass, Posted
+from ticketflow_orch.settlement.posting import Pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,21 +67,28 @@ class MonthStatus:
     parked: int
 
 
-def posted_by_pass(connection: Connection, settlement: Pass) -> Posted:
-    """What the pass did so far, over all its chunks."""
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """What some passes of a month did, over all their chunks, and who could not be settled by the last of them."""
+
+    chunks: int
+    rows_new: int
+    rows_adjusted: int
+    rows_existing: int
+    parked: tuple[ParkedOrganization, ...]
+
+
+def work_done(connection: Connection, passes: Sequence[Pass]) -> WorkDone:
+    """What `passes`, one or more of one month, did so far; organizations parked for closed months are included."""
+    last = max(passes, key=lambda settlement: settlement.number)
     row = connection.exec_driver_sql(
         """
-            SELECT coalesce(sum(rows_new), 0) AS rows_new, coalesce(sum(rows_adjusted), 0) AS rows_adjusted,
-                coalesce(sum(rows_existing), 0) AS rows_existing
-            FROM settlement_chunk WHERE month = %(month)s AND pass = %(pass)s
+            SELECT count(*) AS chunks, coalesce(sum(rows_new), 0) AS rows_new,
+                coalesce(sum(rows_adjusted), 0) AS rows_adjusted, coalesce(sum(rows_existing), 0) AS rows_existing
+            FROM settlement_chunk WHERE month = %(month)s AND pass = ANY (%(passes)s::integer[])
         """,
-        settlement.key,
+        {"month": last.month.first_day, "passes": [settlement.number for settlement in passes]},
     ).one()
-    return Posted(int(row.rows_new), int(row.rows_adjusted), int(row.rows_existing))
-
-
-def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrganization, ...]:
-    """The organizations that could not be settled in the months that the pass was about, closed ones included."""
     parked = """
         SELECT external_ref, parked.month, error AS why, since
         FROM settlement_pass
@@ -90,8 +98,11 @@ def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrga
         WHERE settlement_pass.month = %(month)s AND pass = %(pass)s AND error IS NOT NULL AND resolved_at IS NULL
         ORDER BY organization_id, parked.month
     """
-    rows = connection.exec_driver_sql(parked, settlement.key)
-    return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
+    rows = connection.exec_driver_sql(parked, last.key)
+    return WorkDone(
+        row.chunks, int(row.rows_new), int(row.rows_adjusted), int(row.rows_existing),
+        tuple(ParkedOrganization(one.external_ref, Month.of_day(one.month), one.why, one.since) for one in rows),
+    )  # fmt: skip
 
 
 def parked_organizations(connection: Connection, limit: int = 100) -> tuple[ParkedOrganization, ...]:
@@ -186,8 +197,8 @@ _PROGRESS = sql(__file__, "progress")
 
 _UNREAD_BOUNDS = sql(__file__, "unread_bounds", read_months=READ_MONTHS)
 
-# The query `unread` (month, organization_id, currency, amount): the movements about settled and closed months that no pass
-# has read. Its binds are those of `unread_bounds`.
+# The query `unread` (month, organization_id, currency, amount): the movements about settled and closed months that no
+# pass has read. Its binds are those of `unread_bounds`.
 UNREAD = sql(__file__, "unread", read_months=READ_MONTHS)
 
 _LATE_ORGANIZATIONS = sql(__file__, "late_organizations", unread=UNREAD)
