@@ -98,7 +98,7 @@ _WRITE = sql(
     __file__,
     "write",
     pays_from=pays_from(),
-    moved_member=moved("member", "member.last_month"),
+    moved=moved("member", "member.last_month"),
     ledger_months=LEDGER_MONTHS,
 )
 

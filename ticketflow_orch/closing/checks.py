@@ -84,11 +84,7 @@ def _ask(connection: Connection, month: Month, members: Members, question: str) 
     return Finding(month, rows[0].breaches if rows else 0, breaches)
 
 
-_EXAMPLES = """
-    SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, bad.currency, bad.what,
-        count(*) OVER () AS breaches
-    FROM bad LEFT JOIN organization ON organization.id = organization_id
-    ORDER BY organization_id, bad.currency LIMIT %(examples)s"""
+_EXAMPLES = sql(__file__, "examples")
 
 _MISSING = sql(__file__, "missing", closing_month=CLOSING_MONTH, examples=_EXAMPLES)
 
@@ -98,6 +94,6 @@ _CHANGED = sql(
     __file__,
     "changed",
     ledger_months=LEDGER_MONTHS,
-    moved_posted=moved("posted", "CAST(last.last_month AS date)"),
+    moved=moved("posted", "last.last_month::date"),
     examples=_EXAMPLES,
 )

@@ -260,42 +260,19 @@ def _bound(replaced: Replaced) -> dict[str, object]:
     }
 
 
-_CURRENCY = sql(__file__, "currency", currency_of_cast_before_as_date=currency_of("%(before)s::date"))
+_CURRENCY = sql(__file__, "currency", currency=currency_of("%(before)s::date"))
 
 _CURRENCIES = """
     SELECT code, exponent, last_day FROM currency WHERE code = ANY (%(codes)s::char(3)[])
-"""
-
-# A conversion that no balance has taken in, since there is none of its month or a later one; or one of that very month
-# that was not read when it was closed, and so is posted later. One that is voided stands in the way of its own
-# reference only.
-_NOT_IN_THE_BOOKS = f"""
-    SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
-    FROM money_movement AS conversion
-    WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
-        AND conversion.currency = %(old)s::char(3) AND external_ref LIKE %(conversions)s::text
-        AND occurred_at >= coalesce(CAST(last_month - 1 AS timestamp) AT TIME ZONE 'UTC', '-infinity')
-        AND (
-            last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
-            OR conversion.id >= (SELECT read_to FROM ({READ_MONTHS}) AS period WHERE month = last_month)
-            OR EXISTS (
-                SELECT FROM ({LEDGER_MONTHS}) AS period JOIN ledger_entry AS entry ON entry.month = period.month
-                WHERE period.month > last_month AND entry.organization_id = member.id
-                    AND entry.currency = conversion.currency AND origin_month = last_month))
-        AND (
-            split_part(external_ref, ':', 4) = %(new)s::text
-            OR NOT EXISTS (SELECT FROM money_movement WHERE is_void AND reverses_id = conversion.id))
-    ORDER BY split_part(external_ref, ':', 4) = %(new)s::text, conversion.id DESC
-    LIMIT 1
 """
 
 _REPLACING = sql(
     __file__,
     "replacing",
     pays_from=pays_from(),
-    currency_of_cast_from_as_date=currency_of("%(from)s::date"),
-    currency_of_cast_before_as_date=currency_of("%(before)s::date"),
-    not_in_the_books=_NOT_IN_THE_BOOKS,
+    present=currency_of("%(from)s::date"),
+    currency_before=currency_of("%(before)s::date"),
+    not_in_the_books=sql(__file__, "not_in_the_books", read_months=READ_MONTHS, ledger_months=LEDGER_MONTHS),
 )
 
 _SUMS = """

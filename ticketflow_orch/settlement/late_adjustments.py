@@ -67,7 +67,7 @@ class LateMoney:
 def late_money(connection: Connection, month: Month | None = None, limit: int = 100) -> tuple[LateMoney, ...]:
     """What waits to be posted, in `month` or in any, of which `limit` are listed: what `status` counts as late."""
     rows = connection.exec_driver_sql(
-        _UNREAD, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit}
+        _WAITING, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit}
     )
     return tuple(
         LateMoney(
@@ -101,6 +101,6 @@ def _listed(connection: Connection, month: Month | None, number: int | None, lim
     return LateAdjustments(listed, rows[0].adjustments if rows else 0)
 
 
-_UNREAD = sql(__file__, "unread", unread=UNREAD, frozen_months=FROZEN_MONTHS)
+_WAITING = sql(__file__, "waiting", unread=UNREAD, frozen_months=FROZEN_MONTHS)
 
 _ADJUSTMENTS = sql(__file__, "adjustments", ledger_months=LEDGER_MONTHS)

@@ -1,5 +1,6 @@
--- name: unread
--- Nothing is posted into a closed month any more: the first after all of them takes it in.
+-- name: waiting
+-- What waits, and the month that takes it in. Nothing is posted into a closed month any more: the first after all of
+-- them takes it in.
 WITH {unread}, open_month AS (
     SELECT max(CAST(month + interval '1 month' AS date)) AS month
     FROM ({frozen_months}) AS period
@@ -19,7 +20,8 @@ LIMIT %(limit)s::bigint;
 
 
 -- name: adjustments
--- A currency that nobody had moved money in, and an organization that was parked, have their first entry late.
+-- What was posted late, with the net before it. A currency that nobody had moved money in, and an organization that was
+-- parked, have their first entry late.
 WITH first_pass AS (
     SELECT month AS settled_month, min(pass) AS number FROM settlement_pass WHERE state = 'DONE' GROUP BY month
 ), adjustment AS (

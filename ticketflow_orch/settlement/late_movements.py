@@ -150,68 +150,14 @@ _REACHED = sql(__file__, "reached", read_months=READ_MONTHS)
 # The last zone on earth that begins a month, and the first.
 _OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
 
-_BEFORE = """
-    SELECT (
-        SELECT min(occurred_at) FROM money_movement
-        WHERE id >= %(least)s::bigint AND id < %(cutoff)s::bigint
-            AND occurred_at < %(starts_at)s::timestamptz
-    ) AS oldest, (
-        SELECT min(month) FROM parked_organization
-        WHERE month < %(first)s::date AND error IS NOT NULL AND resolved_at IS NULL
-    ) AS parked
-"""
+_BEFORE = sql(__file__, "before")
 
-# The organizations that can have changed, by month: those with a movement that was not read, the parked, and in the
-# pass's own month those that are active and have no row. The bounds beside the joins are for the index on the order of
-# recording, which passes over the sales of later months.
-CHANGED = f"""
-    watched AS MATERIALIZED (
-        SELECT month_window.*, read_to
-        FROM unnest(
-            %(months)s::date[], %(timezones)s::text[],
-            %(starts)s::timestamptz[], %(ends)s::timestamptz[]
-        ) AS month_window (origin_month, timezone, starts_at, ends_at)
-        JOIN unnest(%(read_months)s::date[], %(read_to)s::bigint[]) AS reading (origin_month, read_to)
-            USING (origin_month)
-    ), changed AS (
-        SELECT origin_month, organization.id
-        FROM money_movement
-        JOIN organization ON organization.id = organization_id
-        JOIN watched USING (timezone)
-        WHERE money_movement.id >= %(least)s::bigint AND money_movement.id < %(cutoff)s::bigint
-            AND occurred_at >= %(earliest)s::timestamptz AND occurred_at < %(latest)s::timestamptz
-            AND money_movement.id >= watched.read_to
-            AND occurred_at >= watched.starts_at AND occurred_at < watched.ends_at
-        UNION ALL
-        SELECT origin_month, organization_id
-        FROM parked_organization
-        JOIN organization ON organization.id = organization_id
-        JOIN watched ON watched.origin_month = parked_organization.month
-            AND watched.timezone = organization.timezone
-        WHERE error IS NOT NULL AND resolved_at IS NULL
-        UNION ALL
-        SELECT %(own)s::date, id
-        FROM organization
-        WHERE %(own)s::date IS NOT NULL
-            AND joined_on < %(after_own)s::date AND (left_on IS NULL OR left_on >= %(own)s::date)
-            AND timezone = ANY (%(timezones)s::text[])
-            AND NOT EXISTS (
-                SELECT FROM ledger_entry AS entry
-                WHERE entry.month = %(own)s::date AND entry.origin_month = %(own)s::date
-                    AND entry.sequence = 0 AND entry.organization_id = organization.id
-                    AND entry.currency = {currency_of("%(own)s::date")})
-    )"""
+# The queries `watched` and `changed` (origin_month, id). Binds are those of `Unread.parameters`.
+CHANGED = sql(__file__, "changed", currency=currency_of("%(own)s::date"))
 
 _CHANGED_MONTHS = sql(__file__, "changed_months", changed=CHANGED)
 
-# Cut into chunks of `size` of them.
-CHANGED_CHUNKS = f"""
-    WITH {CHANGED}, numbered AS (
-        SELECT origin_month, id,
-            (row_number() OVER (PARTITION BY origin_month ORDER BY id) - 1) / %(size)s::bigint AS chunk
-        FROM (SELECT DISTINCT origin_month, id FROM changed) AS each
-    ), changed_chunk (origin_month, low_id, high_id, organizations) AS (
-        SELECT origin_month, min(id), max(id), array_agg(id ORDER BY id) FROM numbered GROUP BY origin_month, chunk
-    )"""
+# A WITH that ends in `changed_chunk` (origin_month, low_id, high_id, organizations). Binds: `size` besides.
+CHANGED_CHUNKS = sql(__file__, "changed_chunks", changed=CHANGED)
 
 PLAN_CHANGED = sql(__file__, "plan_changed", changed_chunks=CHANGED_CHUNKS)

@@ -323,7 +323,6 @@ _RESOLVE_PARKED = """
         AND organization.timezone = ANY (%(known)s::text[])
 """
 
-# What was posted since the pass that wrote them last, also by one that was given up; a month may be old and have none.
 # Until statistics know of a month, the planner takes its entries for a few, which it would sort by currency; they are
 # all there is, and a sort of them goes to disk.
 _WITHOUT_SORTS = "SET LOCAL enable_sort = off"

@@ -257,25 +257,9 @@ def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
 _CHANGED_CHUNKS = sql(__file__, "changed_chunks", changed_chunks=CHANGED_CHUNKS)
 
 
-def _would_post(members: str) -> str:
-    return f"""
-        WITH {difference(members)}
-        SELECT external_ref, difference.*, exponent, (
-                SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
-                WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                    AND entry.month = ANY (%(posting_months)s::date[])
-                    AND entry.origin_month = %(origin)s::date
-            ) AS posted
-        FROM difference
-        JOIN organization ON organization.id = organization_id
-        JOIN currency ON code = difference.currency
-        WHERE differs OR (is_new AND %(month)s::date = %(origin)s::date)
-        ORDER BY organization_id, difference.currency
-    """
+_WOULD_POST = sql(__file__, "would_post", difference=difference(IN_RANGE))
 
-
-_WOULD_POST = _would_post(IN_RANGE)
-_WOULD_POST_FOR_LISTED = _would_post(IN_LIST)
+_WOULD_POST_FOR_LISTED = sql(__file__, "would_post", difference=difference(IN_LIST))
 
 _ORGANIZATIONS = """
     SELECT id, external_ref FROM organization
