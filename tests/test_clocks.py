@@ -21,11 +21,11 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.conftest import FAKETIME, TEMPLATE, fresh_database, make_template, run_sql
-from tests.settlement.test_settlement import NOW, settle
 from tests.support.books import FEBRUARY, FIRST, JANUARY, MARCH, balances, breaches, close, settle_and_close, state_of
 from tests.support.oracle import expected, posted, without_zeros
 from tests.support.payable import request
 from tests.support.rows import add_movement, add_organization, add_void, instant
+from tests.support.settled import NOW, settle
 from ticketflow_orch.closing import IncompleteClosingError
 from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.closing.freeze import freeze

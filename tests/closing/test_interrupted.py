@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.settlement.test_settlement import NOW, settle
 from tests.support.books import (
     FEBRUARY,
     FIRST,
@@ -27,6 +26,7 @@ from tests.support.books import (
 )
 from tests.support.rows import add_movement, add_organization
 from tests.support.sessions import PATIENCE, becomes, two_sessions
+from tests.support.settled import NOW, settle
 from tests.support.sql_statements import LEDGER_ROW, execute, insertion
 from ticketflow_orch.closing.balances import BalanceWriter
 from ticketflow_orch.closing.freeze import freeze

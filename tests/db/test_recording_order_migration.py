@@ -18,7 +18,6 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from tests.conftest import fresh_database, run_sql
-from tests.settlement.test_settlement import settle
 from tests.support.books import close, state_of
 from tests.support.database_before_order import (
     APRIL,
@@ -35,6 +34,7 @@ from tests.support.old_ledger import Load, scalar
 from tests.support.oracle import expected, posted, without_zeros
 from tests.support.rows import add_movement, instant
 from tests.support.sessions import PATIENCE, becomes, two_sessions
+from tests.support.settled import settle
 from tests.support.sql_statements import LEDGER_ROW, execute
 from ticketflow_orch.auditing import Asked, examine
 from ticketflow_orch.closing.checks import missing_balances

@@ -16,12 +16,12 @@ from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_se
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
 from tests.sensors.watch import FIVE_MINUTES, Watch
-from tests.settlement.test_settlement import settle
 from tests.support.books import close
 from tests.support.homes import dagster_instance
 from tests.support.payable import pay_from
 from tests.support.poison import refuse
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.definitions import build_definitions

@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-from tests.settlement.test_settlement import NOW, settle
+from tests.support.rows import add_movement
+from tests.support.settled import NOW, settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.closing import ClosedBooks, ClosingOptions, checks, close_month
 from ticketflow_orch.months import Month
@@ -89,3 +90,10 @@ def breaches(engine: Engine) -> list[str]:
             for ask in (settlement_audit.organizations_without_row, settlement_audit.dishonest_organizations):
                 said += [f"{month} {one.organization} {one.what}" for one in ask(connection, month).examples]
     return said
+
+
+FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
+
+
+def manual(engine: Engine, organization: int, amount: int, occurred_at: str, **values: object) -> int:
+    return add_movement(engine, organization, amount, occurred_at, kind="MANUAL", reason="as agreed", **FREE | values)

@@ -17,6 +17,7 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import LEDGER_MONTHS
 from ticketflow_orch.settlement.chunking import cut
+from ticketflow_orch.settlement.passes import park
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 
@@ -81,16 +82,15 @@ class BalanceWriter:
 
     def _park(self, organization: int, error: str) -> None:
         with transaction(self.engine) as connection:
-            key = {"organization_id": organization, "month": self.month.first_day, "error": error}
             if len(self._parked) >= self.parked_limit:
                 name = connection.exec_driver_sql(
-                    "SELECT external_ref FROM organization WHERE id = %(organization_id)s", key
+                    "SELECT external_ref FROM organization WHERE id = %(id)s", {"id": organization}
                 ).scalar_one()
                 raise IncompleteClosingError(
                     f"The balances of {len(self._parked)} organizations in {self.month} cannot be written, and that of "
                     f"{name} cannot either ({error}); raise TICKETFLOW_PARKED_LIMIT, then close the month again."
                 )
-            connection.exec_driver_sql(_PARK, key)
+            park(connection, organization, self.month, f"its balance: {error}")
         self._parked.append(organization)
 
 
@@ -101,10 +101,3 @@ _WRITE = sql(
     moved=moved("member", "member.last_month"),
     ledger_months=LEDGER_MONTHS,
 )
-
-_PARK = """
-    INSERT INTO parked_organization (organization_id, month, error)
-    VALUES (%(organization_id)s, %(month)s, 'its balance: ' || %(error)s::text)
-    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
-        DO UPDATE SET error = excluded.error
-"""

@@ -19,10 +19,10 @@ from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.closing.history import pays_from
-from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, transaction
+from ticketflow_orch.db.engine import LOCK_NOT_AVAILABLE, sqlstate, transaction
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import (
     LEDGER_MONTHS,
@@ -87,7 +87,7 @@ def preview_replacement(engine: Engine, whose: Whose, terms: Terms) -> Replaced:
     """What `replace_currency` would do; nothing is written.
 
     Raises:
-        InvalidInput: as `replace_currency` does.
+        TicketflowError: as `replace_currency` does.
     """
     with _turn(engine) as connection:
         return _prepare(connection, whose, terms)
@@ -101,9 +101,11 @@ def replace_currency(engine: Engine, whose: Whose, terms: Terms, by: str) -> Rep
     that cannot be converted are left out. `by` is the name of the person who decided it.
 
     Raises:
-        InvalidInput: an organization or a currency is unknown, the month or a later one is settled, the one
-            organization cannot be converted, or nobody is to be converted; says why and what to do. Nothing was written
-            then.
+        InvalidInput: an organization or a currency is unknown, or no organization has the old one. Nothing was written
+            then, nor in the other cases.
+        PreconditionFailed: the month or a later one is settled, the one organization cannot be converted, or this role
+            may not do it; says why and what to do.
+        Conflict: a settlement or a closing is running.
     """
     with _turn(engine) as connection:
         replaced = _prepare(connection, whose, terms)
@@ -119,20 +121,20 @@ def _turn(engine: Engine) -> Iterator[Connection]:
     """A transaction during which no pass and no closing begins or ends, nor another replacement.
 
     Raises:
-        InvalidInput: the wait for one of them was too long, or this role may not do it.
+        Conflict: the wait for one of them was too long.
+        PreconditionFailed: this role may not do it.
     """
     try:
         with transaction(engine) as connection:
             lock_periods(connection)
             yield connection
     except DBAPIError as error:
-        sqlstate = getattr(error.orig, "sqlstate", None)
-        if sqlstate == LOCK_NOT_AVAILABLE:
-            raise InvalidInput(
+        if sqlstate(error) == LOCK_NOT_AVAILABLE:
+            raise Conflict(
                 "A settlement or a closing held on to its month; nothing was changed, try again when it has ended."
             ) from error
-        if sqlstate == _NOT_ALLOWED:
-            raise InvalidInput(
+        if sqlstate(error) == _NOT_ALLOWED:
+            raise PreconditionFailed(
                 "This database role may not replace a currency: it writes movements, which is for the schema's owner; "
                 "name the owner's login in TICKETFLOW_DATABASE_URL."
             ) from error
@@ -162,7 +164,7 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
     replaced = Replaced(
         terms=terms, old=old, old_exponent=exponents[0], new_exponent=exponents[1], decided=row.decided, dated=dated,
         why_not_yet=why_not_yet, converted=row.converted, before=int(row.before), after=int(row.after),
-        shown=tuple(Converted(*each) for each in shown), already=row.already,
+        shown=tuple(Converted(**each._asdict()) for each in shown), already=row.already,
         left_out=tuple((each.external_ref, each.why) for each in left_out),
         left_out_count=row.left_out,
     )  # fmt: skip
@@ -172,7 +174,7 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
 
 def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, row: Row[Any]) -> None:
     if not row.members and whose.organization is not None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Organization {whose.organization!r} left before {replaced.terms.from_month} and is owed nothing in "
             f"{replaced.old}; there is nothing to replace."
         )
@@ -182,7 +184,7 @@ def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, ro
             f"before; there is nothing to replace by {replaced.terms.new}."
         )
     if whose.organization is not None and replaced.left_out:
-        raise InvalidInput(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
+        raise PreconditionFailed(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
     if replaced.old == replaced.terms.new and not replaced.decided and not replaced.left_out:
         raise InvalidInput(
             f"{replaced.old} is the currency in {replaced.terms.from_month.previous()} already; name another one with "
@@ -220,7 +222,7 @@ def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str
     installation = read_installation(connection)
     being_closed, closed = month_being_closed(connection), last_closed(connection)
     if being_closed is not None:
-        raise InvalidInput(f"{being_closed} is being closed; try again when it is.")
+        raise Conflict(f"{being_closed} is being closed; try again when it is.")
     month = installation.first_month if closed is None else closed.next()
     if month < from_month:
         return None, (
@@ -239,7 +241,7 @@ def _require_unsettled(connection: Connection, from_month: Month) -> None:
     begun = [one for one in read_periods(connection) if one.month >= from_month and _is_begun(connection, one)]
     if begun:
         state = "being settled" if begun[0].state is PeriodState.OPEN else begun[0].state.lower()
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"{begun[0].month} is {state}, so its currency stays; the first month from which another one can be in "
             f"force is {begun[-1].month.next()}."
         )
@@ -284,7 +286,8 @@ _SUMS = """
 """
 
 _SHOWN = """
-    SELECT external_ref, remaining::bigint, becomes::bigint FROM replacing WHERE converts
+    SELECT external_ref AS organization, remaining::bigint AS before, becomes::bigint AS after
+    FROM replacing WHERE converts
     ORDER BY organization_id LIMIT %(shown)s::bigint
 """
 

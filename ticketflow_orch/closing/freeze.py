@@ -1,6 +1,6 @@
 """Freezing a month's ledger, giving it back, and closing it for good: one transaction each, under the same locks.
 
-Whoever closes a month at the same time waits at these, and then finds what the other has done.
+Another run that closes the month at the same time waits at these, and then finds what was done.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def give_back(engine: Engine, month: Month) -> None:
 def finish(engine: Engine, month: Month, closer: Closer) -> Finding:
     """Close the month unless a balance is missing; returns those that are."""
     with transaction(engine) as connection:
-        # So that whoever is parked or unparked at this moment is so before the month is closed, or after. Both locks in
-        # the order in which a settlement ends.
+        # So that organizations are parked or unparked before the month is closed, or after. Both locks in the order in
+        # which a settlement ends.
         connection.exec_driver_sql("LOCK TABLE parked_organization IN SHARE MODE")
         lock_periods(connection)
         missing = missing_balances(connection, month)

@@ -212,7 +212,7 @@ def lock_periods(connection: Connection) -> None:
     """Let no pass begin or end, and no month be moved on, until this transaction has ended.
 
     A pass began before, and is then seen, or begins after and sees what has become of the month. Taken before any row
-    of the table, so that whoever waits for a row here holds nothing that its owner needs.
+    of the table, so that a session that waits for a row here holds nothing that its owner needs.
     """
     connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
 

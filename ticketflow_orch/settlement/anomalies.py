@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.settlement.checks import EVERYBODY, Members
 from ticketflow_orch.settlement.passes import still_writing
@@ -164,12 +164,14 @@ def accept(connection: Connection, references: Sequence[str], by: str, patience:
     by its number. Returns how many anomalies that were.
 
     Raises:
-        InvalidInput: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.
+        InvalidInput: there is no such movement.
+        PreconditionFailed: nothing is open about it that could be accepted.
+        Conflict: somebody is writing for longer.
     """
     through = connection.exec_driver_sql(_RECORDED).scalar_one()
     writing = still_writing(connection, patience)
     if writing:
-        raise InvalidInput(
+        raise Conflict(
             f"Still writing movements after {patience:g} s: {', '.join(writing)}; let them commit or end them, then "
             "accept what looks wrong."
         )
@@ -184,7 +186,7 @@ def accept(connection: Connection, references: Sequence[str], by: str, patience:
         asked |= Members.only(movement.organization_id).parameters()
         rows = connection.exec_driver_sql(_ACCEPT, asked).rowcount
         if not rows:
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Nothing is open about movement {reference!r} that could be accepted: `ticketflow anomalies list` "
                 "shows what is. One that is dated later than now is voided and entered again, or waits until then."
             )

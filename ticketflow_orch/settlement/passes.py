@@ -1,4 +1,4 @@
-"""A pass from its cutoff to its end: begun or joined, waited for, planned once, finished by whoever is last."""
+"""A pass from its cutoff to its end: begun or joined, waited for, planned once, finished by the last worker."""
 
 from __future__ import annotations
 
@@ -157,11 +157,13 @@ def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit
             f"{organizations} organizations are in time zones that tzdata does not know, such as "
             f"{left[0].external_ref} ({left[0].error}); then settle the month again."
         )
-    if left:
-        connection.exec_driver_sql(
-            _PARK,
-            [{"id": row.organization_id, "month": row.origin_month, "error": row.error} for row in left],
-        )
+    for row in left:
+        park(connection, row.organization_id, Month.of_day(row.origin_month), row.error)
+
+
+def park(connection: Connection, organization: int, month: Month, error: str) -> None:
+    """Leave the organization with this id out of `month`, since its own data fail, until a pass settles it."""
+    connection.exec_driver_sql(_PARK, {"id": organization, "month": month.first_day, "error": error})
 
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
@@ -234,10 +236,9 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
 
 
 def give_up(engine: Engine, settlement: Pass, why: str) -> None:
-    """End a pass that does not come to its end, so that the next one's cutoff is after what was corrected.
+    """End a pass that cannot be finished, so that the next one's cutoff is after what was corrected.
 
-    What it posted stays, and the next pass finds it; `why` is for people. Waits for the chunks that are in a worker's
-    hands.
+    What it posted stays, and the next pass finds it; `why` is for people. Waits for the chunks that workers hold.
     """
     with transaction(engine) as connection:
         ended = connection.exec_driver_sql(

@@ -116,7 +116,8 @@ def dry_run(
     a whole or not at all.
 
     Raises:
-        InvalidInput: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
+        InvalidInput: the month is before `first_month`, or `file` cannot be written.
+        PreconditionFailed: the month is not over in every zone in use.
     """
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:

@@ -108,7 +108,7 @@ def settle_month(
 
     `now` is the business time (aware), `run_id` and `settled_by` are recorded. `engine` must allow `workers` + 2
     connections. `publish` writes an outbox event in the transaction it is given. `progress` is called about once a
-    second from the calling thread; `stop`, once set, ends the run after the chunks in hand.
+    second from the calling thread; `stop`, once set, ends the run after the chunks that are being posted.
 
     Each step is tried again while the database is away, for as long as the engine is patient.
 
