@@ -43,11 +43,6 @@ PATIENCE = 30
 WARNINGS = {"reversed_once", "captured_once", "reversed_afterwards", "dated_by_now"}
 
 
-@pytest.fixture
-def hall(engine: Engine) -> int:
-    return add_organization(engine, external_ref="hall")
-
-
 def refunded_twice(engine: Engine, hall: int) -> None:
     sold = sale(engine, hall, external_ref="sold")
     for _ in range(2):

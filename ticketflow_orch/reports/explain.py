@@ -202,7 +202,9 @@ _STATE = """
 """
 
 # An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
-_LINE, _ROUNDED_LINE = (of.replace("AS bigint)", "AS numeric)") for of in (LINE, ROUNDED_LINE))
+_LINE, _ROUNDED_LINE = (
+    of.replace("AS bigint)", "AS numeric)").replace("::bigint", "::numeric") for of in (LINE, ROUNDED_LINE)
+)
 
 _LINES = sql(__file__, "lines", line=_LINE, rounded_line=_ROUNDED_LINE, join_amounts_1=", ".join(AMOUNTS[:-1]))
 
