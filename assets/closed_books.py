@@ -21,6 +21,7 @@ from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.checks import Finding
 
@@ -153,7 +154,7 @@ def _books_check(
     @dg.asset_check(asset=closed_books, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
         def judge(connection: Connection) -> dg.AssetCheckResult:
-            return judged(question(connection, month) for month in checks.closed_months(connection))
+            return judged(question(connection, month) for month in closed_months(connection))
 
         return looked(database, name, judge)
 

@@ -17,6 +17,7 @@ from ticketflow_orch.auditing import INVARIANTS, Asked, Invariant, Verdict, exam
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import open_months, settled_months
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import checks
 
@@ -33,7 +34,7 @@ def _month_check(
     name: str,
     question: Callable[[Connection, Month], checks.Finding],
     description: str,
-    months: Callable[[Connection], tuple[Month, ...]] = checks.settled_months,
+    months: Callable[[Connection], tuple[Month, ...]] = settled_months,
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(asset=monthly_settlement, name=name, description=description)
     def check(database: DatabaseResource) -> dg.AssetCheckResult:
@@ -152,7 +153,7 @@ SETTLEMENT_CHECKS = [
         "complete",
         checks.organizations_without_row,
         "Every organization active in a month has its settlement row, parked ones aside.",
-        checks.open_months,
+        open_months,
     ),
     _month_check(
         "honest",

@@ -5,7 +5,7 @@ import dagster as dg
 from assets.closed_books import BOOKS_CHECKS, closed_books
 from resources import DatabaseResource
 from schedules.windows import UNFINISHED, months_request, still_running
-from ticketflow_orch.closing.periods import months_to_close
+from ticketflow_orch.closing.turn import months_to_close
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.jobs.intervals import CLOSE_BOOKS
 from ticketflow_orch.settings import settings

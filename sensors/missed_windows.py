@@ -18,7 +18,7 @@ from schedules.settlement import settles
 from schedules.windows import UNFINISHED
 from sensors.alerting import alert
 from ticketflow_orch.clock import parse_instant
-from ticketflow_orch.closing.periods import months_to_close, ready_since
+from ticketflow_orch.closing.turn import months_to_close
 from ticketflow_orch.dagster_host.dagster_internals import schedule_execution_time_iterator
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
@@ -39,6 +39,7 @@ from ticketflow_orch.jobs.missed import Expected, Overdue, overdue, without_firi
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import resolve_others
 from ticketflow_orch.payouts.request import payouts_due_months
+from ticketflow_orch.periods.state import ready_since
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
 from ticketflow_orch.statements.checks import months_to_state

@@ -21,14 +21,14 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.conftest import FAKETIME, TEMPLATE, fresh_database, make_template, run_sql
-from tests.settlement.test_settlement import NOW, settle
 from tests.support.books import FEBRUARY, FIRST, JANUARY, MARCH, balances, breaches, close, settle_and_close, state_of
 from tests.support.oracle import expected, posted, without_zeros
 from tests.support.payable import request
 from tests.support.rows import add_movement, add_organization, add_void, instant
-from ticketflow_orch.closing import periods
+from tests.support.settled import NOW, settle
+from ticketflow_orch.closing import IncompleteClosingError
 from ticketflow_orch.closing.balances import BalanceWriter
-from ticketflow_orch.closing.periods import IncompleteClosingError
+from ticketflow_orch.closing.freeze import freeze
 from ticketflow_orch.db.engine import clocks, connect_engine
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
@@ -455,7 +455,7 @@ def test_a_closing_that_was_killed_is_finished_though_something_came_late_by_a_c
     for organization in (first, second):
         add_movement(world, organization, 100_000, "2026-01-10T10:00")
     settle(world, JANUARY)
-    periods.begin(world, JANUARY, NOW, FIRST)
+    freeze(world, JANUARY, NOW, FIRST)
     BalanceWriter(world, JANUARY, 100).write(first, first)
     wrong.set_database(-10)
     late = add_movement(world, second, 100, "2026-01-11T10:00")

@@ -14,7 +14,7 @@ FOLDERS = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
 # stop payouts by the means that the relay has.
 SHARED = {
     "money_movement": {"closing", "importing"},
-    "parked_organization": {"closing", "payouts", "settlement"},
+    "parked_organization": {"payouts", "settlement"},
     "delivery_stop": {"outbox", "payouts"},
 }
 _INSERTED = re.compile(r"\bINSERT INTO (\w+)")

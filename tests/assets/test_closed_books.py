@@ -15,11 +15,11 @@ from assets import BOOKS_CHECKS, closed_books
 from resources import ClockResource, DatabaseResource
 from schedules import close_books_schedule
 from tests.assets.test_monthly_settlement import checks_of, failure_of
-from tests.settlement.test_settlement import settle, tamper
 from tests.support.books import FEBRUARY, JANUARY, MARCH, balances, close, set_minimum, state_of
 from tests.support.homes import dagster_instance
 from tests.support.installed import decide
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import settle, tamper
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.payouts.parking import park
 

@@ -12,11 +12,11 @@ from sqlalchemy.engine import URL
 
 from assets.explanation import MOVEMENTS_SHOWN
 from resources import DatabaseResource
-from tests.settlement.test_settlement import settle
 from tests.support.anomalous import won_twice
 from tests.support.books import FEBRUARY, JANUARY, add_payout, close, settle_and_close
 from tests.support.payable import pay_from
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.formatting.money import written_out

@@ -14,10 +14,10 @@ from assets.month_loop import each_month, launched_by
 from assets.partitions import months
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.assets.test_monthly_settlement import failure_of
-from tests.settlement.test_settlement import settle, tamper
 from tests.support.books import FEBRUARY, JANUARY, MARCH, settle_and_close
 from tests.support.payable import rows
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import settle, tamper
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.reports.explain import explain

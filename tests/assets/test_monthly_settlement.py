@@ -14,9 +14,9 @@ from sqlalchemy.engine import URL
 from assets import SETTLEMENT_CHECKS, monthly_settlement
 from assets.settlement_metadata import LATE_ROWS
 from resources import ClockResource, DatabaseResource, OutboxResource
-from tests.settlement.test_settlement import MARCH, close_month, tamper
 from tests.support.anomalous import won_twice
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import MARCH, close_month, tamper
 
 
 @pytest.fixture

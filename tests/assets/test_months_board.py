@@ -18,11 +18,11 @@ from assets.months_picture import months_picture
 from assets.pictures import SHOWN_IN_PLACE
 from resources import ClockResource, DatabaseResource
 from sensors import board_watch
-from tests.settlement.test_settlement import settle
 from tests.support.anomalous import won_twice
 from tests.support.books import FEBRUARY, JANUARY, add_payout, settle_and_close
 from tests.support.payable import pay_from
 from tests.support.rows import add_movement, add_organization
+from tests.support.settled import settle
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.parking import park
 from ticketflow_orch.reports.board import Board, BoardMonth, Stage, WaitingPayouts

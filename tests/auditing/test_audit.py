@@ -8,11 +8,11 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.conftest import fresh_database
-from tests.settlement.test_settlement import NOW, settle, tamper
 from tests.support.audited import FIRST, World, audit, broken, listed, said_of, whole_chain
 from tests.support.books import APRIL, FEBRUARY, JANUARY
 from tests.support.payable import close_owing, pay_from, requested_payout, rows
 from tests.support.rows import add_movement, add_organization
+from tests.support.settled import NOW, settle, tamper
 from tests.support.sql_statements import execute
 from ticketflow_orch.auditing import INVARIANTS, Scope, organization_members, snapshot
 from ticketflow_orch.closing import close_month

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from tests.settlement.test_settlement import MARCH
 from tests.support.oracle import AMOUNTS
+from tests.support.settled import MARCH
 from ticketflow_orch.settlement import checks
 
 Rows = tuple[tuple[Any, ...], ...]

@@ -13,7 +13,7 @@ from sqlalchemy.engine import URL
 from tests.chaos.books import Books, fill, read_books
 from tests.chaos.settlers import Settler
 from tests.conftest import TEMPLATE, fresh_database, run_sql
-from tests.settlement.test_settlement import settle
+from tests.support.settled import settle
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
 

@@ -14,7 +14,6 @@ from sqlalchemy import Row, text
 from tests.chaos.histories import FIRST, Platform, configured
 from tests.support.audited import broken
 from tests.support.oracle import AMOUNTS, amounts, posted, without_zeros
-from ticketflow_orch.closing.checks import closed_months
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.monitoring.health import problems
 from ticketflow_orch.monitoring.snapshot import read_situation
@@ -22,6 +21,7 @@ from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.actions import Selection, confirm, release
 from ticketflow_orch.payouts.paid_from import first_paid_month
 from ticketflow_orch.payouts.parking import unpark
+from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_over

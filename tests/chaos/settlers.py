@@ -14,9 +14,9 @@ from sqlalchemy.engine import URL
 from tests.chaos.books import CHUNK_SIZE
 from tests.chaos.places import Place, at
 from tests.chaos.process import ForkedProcess
-from tests.settlement.test_settlement import MARCH, settle
+from tests.support.settled import MARCH, settle
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
-from ticketflow_orch.settlement.passes import period_state
+from ticketflow_orch.periods.state import period_state
 
 
 @dataclass(frozen=True, slots=True)

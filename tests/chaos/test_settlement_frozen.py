@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from tests.chaos.books import CHUNK_SIZE, Books, read_books
 from tests.chaos.places import BEGIN, CHUNK_DONE, FINISH, PLAN, POST, TAKE_CHUNK, Place
 from tests.chaos.settlers import Settler
-from tests.settlement.test_settlement import settle
+from tests.support.settled import settle
 
 # Frozen there it holds a transaction that others wait for, until the server ends it.
 INSIDE = {

@@ -13,7 +13,7 @@ from sqlalchemy import Engine
 from tests.chaos.books import CHUNK_SIZE, Books, read_books
 from tests.chaos.places import BEGIN, CHUNK_DONE, FINISH, PARK, PLAN, POST, SPLIT, TAKE_CHUNK, Place
 from tests.chaos.settlers import Settler
-from tests.settlement.test_settlement import settle
+from tests.support.settled import settle
 
 PLACES = {
     "with its cutoff taken": Place("after commit", BEGIN),

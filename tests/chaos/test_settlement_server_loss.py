@@ -19,8 +19,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from tests.chaos.books import CHUNK_SIZE, Books, fill, read_books
-from tests.settlement.test_settlement import settle
 from tests.support.sessions import becomes
+from tests.support.settled import settle
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer

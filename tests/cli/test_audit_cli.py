@@ -10,8 +10,8 @@ from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from docs.invariants import FILE, page
-from tests.settlement.test_settlement import tamper
 from tests.support.homes import fresh_home
+from tests.support.settled import tamper
 from ticketflow_orch import cli
 from ticketflow_orch.auditing import INVARIANTS
 from ticketflow_orch.cli.session import database

@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.settlement.test_settlement import NOW, settle
 from tests.support.books import (
     FEBRUARY,
     FIRST,
@@ -27,9 +26,10 @@ from tests.support.books import (
 )
 from tests.support.rows import add_movement, add_organization
 from tests.support.sessions import PATIENCE, becomes, two_sessions
+from tests.support.settled import NOW, settle
 from tests.support.sql_statements import LEDGER_ROW, execute, insertion
 from ticketflow_orch.closing.balances import BalanceWriter
-from ticketflow_orch.closing.periods import begin
+from ticketflow_orch.closing.freeze import freeze
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.settlement import IncompleteSettlementError
@@ -117,7 +117,7 @@ def test_two_closings_at_once_close_once(engine: Engine) -> None:
 
 def test_a_closing_that_meets_another_waits_for_its_chunk_and_takes_nothing_twice(engine: Engine) -> None:
     organizations = prepare(engine)
-    begin(engine, MARCH, NOW, FIRST)
+    freeze(engine, MARCH, NOW, FIRST)
     with ThreadPoolExecutor(1) as threads, engine.connect() as other:
         other.execute(text("SELECT FROM settlement_period WHERE month = '2026-03-01' FOR UPDATE"))
         closing = threads.submit(close, engine, MARCH)
@@ -165,7 +165,7 @@ def test_a_posting_is_refused_at_every_moment_of_a_closing(engine: Engine, momen
     if moment == "closed":
         close(engine, MARCH)
     else:
-        begin(engine, MARCH, NOW, FIRST)
+        freeze(engine, MARCH, NOW, FIRST)
     if moment == "half written":
         BalanceWriter(engine, MARCH, 0).write(0, organizations[2])
     with two_sessions(engine) as (poster, _), pytest.raises(DBAPIError, match="month 2026-03 is closed: post the adj"):
@@ -232,7 +232,7 @@ def test_a_pass_that_begins_while_its_month_begins_to_be_closed_is_refused_or_in
     execute(engine, "UPDATE settlement_period SET state = 'SETTLED' WHERE month = '2026-03-01'")
     begin_or_join(engine, MARCH)
     with pytest.raises(TicketflowError, match="2026-03 is being settled by its pass 2"):
-        begin(engine, MARCH, NOW, FIRST)
+        freeze(engine, MARCH, NOW, FIRST)
 
 
 def test_a_month_before_the_books_cannot_begin_while_they_begin(engine: Engine) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.settlement.test_settlement import NOW, ledger, settle
 from tests.support.books import FIRST, add_opening_balance, balances, breaches, close
 from tests.support.oracle import Business, Key, Movement, amounts, posted, record, without_zeros
 from tests.support.rows import add_organization, instant
+from tests.support.settled import NOW, ledger, settle
 from tests.support.sql_statements import execute
-from ticketflow_orch.closing.periods import months_to_close, next_to_close
+from ticketflow_orch.closing.turn import months_to_close, next_to_close
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.parking import park, unpark
 

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.conftest import TEMPLATE, fresh_database, run_sql
-from tests.settlement.test_plan import ORGANIZATIONS, Node, add_entries_of_the_months_before, add_movements, scans_of
-from tests.settlement.test_settlement import MARCH, settle
 from tests.support.books import FEBRUARY, close
+from tests.support.plans import ORGANIZATIONS, Node, add_entries_of_the_months_before, add_movements, scans_of
 from tests.support.rows import add_movement
+from tests.support.settled import MARCH, settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.settlement.test_settlement import MARCH, ledger, settle
 from tests.support.rows import add_movement, add_organization
 from tests.support.sessions import two_sessions
+from tests.support.settled import MARCH, ledger, settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.settlement.late_movements import next_movement_id

@@ -18,7 +18,6 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import OperationalError
 
 from tests.conftest import fresh_database, run_sql
-from tests.settlement.test_settlement import settle
 from tests.support.books import close, state_of
 from tests.support.database_before_order import (
     APRIL,
@@ -35,9 +34,10 @@ from tests.support.old_ledger import Load, scalar
 from tests.support.oracle import expected, posted, without_zeros
 from tests.support.rows import add_movement, instant
 from tests.support.sessions import PATIENCE, becomes, two_sessions
+from tests.support.settled import settle
 from tests.support.sql_statements import LEDGER_ROW, execute
 from ticketflow_orch.auditing import Asked, examine
-from ticketflow_orch.closing.checks import closed_months, missing_balances
+from ticketflow_orch.closing.checks import missing_balances
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import TicketflowError
@@ -45,6 +45,7 @@ from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.migrations import ledger_key, recording_order
 from ticketflow_orch.migrations.online import with_short_lock
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.settlement.due import due_months, late_months
 from ticketflow_orch.statements.model import must_add_up
 from ticketflow_orch.statements.queries import read_statements

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.settlement.test_settlement import settle
 from tests.support.books import FIRST, JANUARY, balances, close, settle_and_close
 from tests.support.folders import Rows, column, story, write_folder
 from tests.support.rows import add_organization
 from tests.support.sessions import two_sessions
+from tests.support.settled import settle
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.importing import Counts, ImportRefused, ImportResult, import_folder, undo_import
 

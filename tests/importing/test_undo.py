@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.engine import URL
 
-from tests.settlement.test_settlement import settle
 from tests.support.folders import Story, counts, stored, story, write_folder
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void
+from tests.support.settled import settle
 from tests.support.sql_statements import begin_month, post
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import TicketflowError

@@ -15,12 +15,12 @@ from sqlalchemy.exc import DBAPIError
 
 from resources import DatabaseResource
 from tests.conftest import fresh_database
-from tests.settlement.test_settlement import settle
 from tests.support.books import settle_and_close
 from tests.support.homes import fresh_home, variables_for
 from tests.support.installed import decide
 from tests.support.payable import close_owing
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch import clock
 from ticketflow_orch.cli import diagnosis, health

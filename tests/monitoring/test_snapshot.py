@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event, text
 
-from tests.settlement.test_settlement import settle
 from tests.support.payable import owing, request, requested_payout
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import deliver, execute, take
 from ticketflow_orch.clock import now
 from ticketflow_orch.jobs.firings import Firing

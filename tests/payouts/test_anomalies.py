@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.settlement.test_settlement import settle
 from tests.support.anomalous import chargeback, found, refund, reserve, sale, won, won_twice
 from tests.support.books import APRIL, FEBRUARY, MARCH, settle_and_close
 from tests.support.payable import request, request_and_die, rows
 from tests.support.rows import add_movement, add_organization
+from tests.support.settled import settle
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month

@@ -15,7 +15,6 @@ from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from tests.conftest import fresh_database
-from tests.settlement.test_settlement import NOW, settle
 from tests.statements.books import state
 from tests.support.books import (
     APRIL,
@@ -34,6 +33,7 @@ from tests.support.folders import Rows, story, write_folder
 from tests.support.oracle import AMOUNTS, Business, expected, record
 from tests.support.payable import close_owing, pay_from, request, rows
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import NOW, settle
 from tests.support.sql_statements import execute, objection, refusal
 from ticketflow_orch.closing import close_month
 from ticketflow_orch.db.engine import connect_engine, transaction

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.settlement.test_settlement import ledger, settle
 from tests.support.books import (
     APRIL,
     FEBRUARY,
@@ -20,6 +19,7 @@ from tests.support.books import (
     settle_and_close,
 )
 from tests.support.rows import add_movement, add_organization, add_void
+from tests.support.settled import ledger, settle
 from tests.support.sql_statements import execute, refusal
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month

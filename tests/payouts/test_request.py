@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from sqlalchemy import Engine, event
 
-from tests.settlement.test_settlement import settle
 from tests.support.payable import MARCH, close_owing, close_with, owing, pay_from, request, request_and_die, rows
 from tests.support.poison import cure, poison
 from tests.support.rows import add_organization
+from tests.support.settled import settle
 from tests.support.sql_statements import execute, objection, refusal
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month, months_between

@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 from sqlalchemy import Engine, event, text
 
-from tests.settlement.test_settlement import settle
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import deliver, execute
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.reports.activity import Effect, effects_on_event, effects_on_organization, effects_on_reservation

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from tests.settlement.test_settlement import settle
 from tests.support.books import FEBRUARY, FIRST, JANUARY, MARCH, add_payout, close, settle_and_close
 from tests.support.payable import pay_from, request
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.actions import pause

@@ -9,10 +9,10 @@ from sqlalchemy.engine import URL
 from schedules import audit_job, audit_schedule
 from tests.assets.test_monthly_settlement import checks_of
 from tests.schedules.runs import resources
-from tests.settlement.test_settlement import tamper
 from tests.support.books import MARCH, settle_and_close
 from tests.support.homes import dagster_instance
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import tamper
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.firings import SCHEDULED_FOR
 

@@ -13,9 +13,9 @@ from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
 from schedules import monthly_settlement_job, settlement_schedule
-from tests.settlement.test_settlement import close_month, settle
 from tests.support.homes import dagster_instance
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import close_month, settle
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.months import Month
 

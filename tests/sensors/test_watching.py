@@ -16,20 +16,20 @@ from schedules import ALWAYS_REQUESTING, SCHEDULES, close_events_job, monthly_se
 from sensors import SENSORS, missed_windows
 from sensors.missed_windows import was_in_a_run
 from tests.sensors.watch import FIVE_MINUTES, Watch
-from tests.settlement.test_settlement import settle
 from tests.support.books import close
 from tests.support.homes import dagster_instance
 from tests.support.payable import pay_from
 from tests.support.poison import refuse
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.settled import settle
 from tests.support.sql_statements import execute
-from ticketflow_orch.closing.periods import ready_since
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.jobs.claims import claim
 from ticketflow_orch.jobs.firings import Firing, record, window_tags
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import standing
+from ticketflow_orch.periods.state import ready_since
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reservations import expire_reservations
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL
 
-from tests.settlement.test_settlement import MARCH, ledger, settle
 from tests.support.oracle import Business, Movement, amounts, posted, record, without_zeros
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.settled import KEPT, MARCH, ledger, settle
 from ticketflow_orch.months import Month
 
 EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "30"))
@@ -201,3 +201,26 @@ def test_the_zone_of_the_session_moves_no_month(url: URL, session_zone: str) -> 
     settle(engine)
     assert ledger(engine, "month", "origin_month", "captures") == [(MARCH.first_day, MARCH.first_day, 100)]
     engine.dispose()
+
+
+def test_the_commission_is_taken_from_the_ticket_and_not_from_the_fees_on_it(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, 500, "2026-03-10T10:00", commission_rate_bps=300, commission_tax_bps=0)
+    add_movement(engine, organization, 10, "2026-03-10T10:00", kind="MANUAL", reason="service fee", **KEPT)
+    add_movement(engine, organization, -3, "2026-03-10T10:00", kind="FEE", reason="bank", **KEPT)
+    settle(engine)
+    assert ledger(engine, "captures", "fees", "commission", "net") == [(500, 7, 15, 492)]
+
+
+def test_commission_stands_where_the_commission_belongs_and_net_where_the_net_does(engine: Engine) -> None:
+    add_movement(engine, add_organization(engine), 100_000, "2026-03-10T10:00", commission_tax_bps=0)
+    settle(engine)
+    assert ledger(engine, "captures", "commission", "commission_tax", "net") == [(100_000, 10_000, 0, 90_000)]
+
+
+def test_currencies_are_never_netted_against_each_other(engine: Engine) -> None:
+    organization = add_organization(engine)
+    add_movement(engine, organization, -5_000, "2026-03-10T10:00", kind="MANUAL", reason="loan", **KEPT)
+    add_movement(engine, organization, 8_000, "2026-03-10T10:00", currency="USD", **KEPT)
+    settle(engine)
+    assert ledger(engine, "currency", "sequence", "net") == [("EUR", 0, -5_000), ("USD", 0, 8_000)]

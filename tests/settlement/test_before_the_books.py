@@ -6,15 +6,15 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.settlement.test_closed_months import APRIL, FEBRUARY
-from tests.settlement.test_settlement import MARCH, NOW, close_month, settle, tamper
 from tests.support.books import FIRST, close
 from tests.support.payable import rows
 from tests.support.rows import add_movement, add_organization, add_void, instant
+from tests.support.settled import MARCH, NOW, close_month, settle, tamper
 from tests.support.sql_statements import execute, queries
-from ticketflow_orch.closing.periods import months_to_close
+from ticketflow_orch.closing.turn import months_to_close
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import last_closed
 from ticketflow_orch.settlement.due import due_months, late_months, months_due_at
-from ticketflow_orch.settlement.late_movements import last_closed
 
 
 def origins(engine: Engine) -> list[tuple[str, str, int]]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Engine
 
-from tests.settlement.test_settlement import MARCH, close_month, ledger, settle
 from tests.support.rows import add_movement, add_organization, add_void
+from tests.support.settled import MARCH, close_month, ledger, settle
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.settlement.passes import begin_or_join

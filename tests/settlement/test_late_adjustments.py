@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
-from tests.settlement.test_settlement import NOW, settle
 from tests.support.books import FEBRUARY, FIRST, JANUARY, MARCH, close, settle_and_close
 from tests.support.oracle import AMOUNTS
 from tests.support.rows import add_movement, add_organization, add_void, instant
+from tests.support.settled import NOW, settle
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.settlement.test_settlement import close_month, ledger, settle
 from tests.support.oracle import AMOUNTS, Business, Key, Movement, amounts, posted, record, without_zeros, write
 from tests.support.rows import add_organization, instant
+from tests.support.settled import close_month, ledger, settle
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.settlement import checks
 

@@ -11,12 +11,13 @@ import pytest
 from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import ProgrammingError
 
-from tests.settlement.test_settlement import MARCH, ledger, settle
 from tests.support.rows import add_movement, add_organization, add_void
 from tests.support.sessions import becomes
+from tests.support.settled import MARCH, ledger, settle
 from tests.support.sql_statements import execute
+from ticketflow_orch.periods.state import period_state
 from ticketflow_orch.settlement import IncompleteSettlementError, checks
-from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
+from ticketflow_orch.settlement.passes import begin_or_join, give_up, plan
 
 POISON = 2**62
 

@@ -5,23 +5,22 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import date
 
 import pytest
 from sqlalchemy import Engine, event, text
 
-from tests.settlement.test_settlement import MARCH, close_month, ledger, settle
-from tests.support.rows import add_movement, add_organization, add_void, instant
+from tests.support.rows import add_movement, add_organization, add_void
 from tests.support.sessions import Session, becomes
+from tests.support.settled import MARCH, begin_and_plan, close_month, ledger, settle
 from tests.support.sql_statements import LEDGER_ROW, begin_month, execute, insertion, post
 from ticketflow_orch import months
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods import zones
+from ticketflow_orch.periods.state import period_state
 from ticketflow_orch.settlement import IncompleteSettlementError, checks
-from ticketflow_orch.settlement.due import due_months, late_months
+from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.settlement.late_movements import read_to
-from ticketflow_orch.settlement.passes import begin_or_join, give_up, period_state, plan
-from ticketflow_orch.settlement.posting import Pass
+from ticketflow_orch.settlement.passes import begin_or_join, give_up
 from ticketflow_orch.settlement.queries import month_totals
 
 FEBRUARY = Month(2026, 2)
@@ -51,13 +50,6 @@ def count(engine: Engine, table: str) -> int:
 def states_of_passes(engine: Engine) -> list[str]:
     with engine.connect() as connection:
         return list(connection.execute(text("SELECT state FROM settlement_pass ORDER BY pass")).scalars())
-
-
-def begin_and_plan(engine: Engine) -> Pass:
-    """A pass of March as it stands when whoever planned it is gone."""
-    settlement, _ = begin_or_join(engine, MARCH)
-    plan(engine, settlement, 20_000)
-    return settlement
 
 
 @pytest.fixture
@@ -364,47 +356,3 @@ def legacy(engine: Engine, organization: int, amount: int, sequence: int, curren
         engine, organization_id=str(organization), captures=str(amount), net=str(amount - 12),
         sequence=str(sequence), currency=f"'{currency}'", settlement_pass="0",
     )  # fmt: skip
-
-
-def test_months_are_due_from_the_first_movement_on_with_gaps_and_without_the_settled(engine: Engine) -> None:
-    def due(now: str = "2026-06-15T12:00") -> list[str]:
-        with engine.connect() as connection:
-            return [str(month) for month in due_months(connection, instant(now), Month(2025, 1))]
-
-    assert due() == []
-    organization = add_organization(engine, joined_on=date(2020, 1, 1))
-    assert due() == []
-    add_movement(engine, organization, 100, "2026-01-31T22:59:59.999999")
-    add_movement(engine, organization, 100, "2026-04-10T10:00")
-    assert due() == ["2026-01", "2026-02", "2026-03", "2026-04", "2026-05"]
-    for month in (Month(2026, 1), MARCH):
-        settle(engine, month)
-    close_month(engine, Month(2026, 1))
-    assert due() == ["2026-02", "2026-04", "2026-05"]
-    assert due(now="2026-04-30T21:59:59.999999") == ["2026-02"]
-    assert due(now="2026-04-30T22:00") == ["2026-02", "2026-04"]
-    # Before the first closed month nothing is posted any more: it is adjusted in the first that is not.
-    add_movement(engine, organization, 100, "2025-12-31T22:59:59.999999")
-    assert due() == ["2026-02", "2026-04", "2026-05"]
-    # Nobody waits for a zone that nobody knows.
-    add_organization(engine, timezone="Mars/Olympus_Mons")
-    assert due() == ["2026-02", "2026-04", "2026-05"]
-
-
-def test_a_month_whose_pass_was_left_running_is_due_whatever_its_state(engine: Engine) -> None:
-    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
-    settle(engine)
-    begin_and_plan(engine)
-    with engine.connect() as connection:
-        assert MARCH in due_months(connection, instant("2026-06-15T12:00"), Month(2025, 1))
-    settle(engine)
-    with engine.connect() as connection:
-        assert MARCH not in due_months(connection, instant("2026-06-15T12:00"), Month(2025, 1))
-
-
-def test_months_from_one_that_was_settled_by_mistake_before_the_first_movement_are_due(engine: Engine) -> None:
-    add_movement(engine, add_organization(engine), 100, "2026-03-10T10:00")
-    settle(engine, Month(2025, 12))
-    with engine.connect() as connection:
-        due = due_months(connection, instant("2026-04-15T12:00"), Month(2025, 1))
-    assert [str(month) for month in due] == ["2026-01", "2026-02", "2026-03"]

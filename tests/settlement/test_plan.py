@@ -9,23 +9,28 @@ from typing import Any
 
 import psycopg
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, event
 
-from tests.settlement.test_settlement import MARCH, settle
+from tests.support.plans import (
+    ZONES,
+    Node,
+    add_entries_of_the_months_before,
+    add_movements,
+    nodes,
+    scans_of,
+)
 from tests.support.rows import add_organization, instant
+from tests.support.settled import MARCH, settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import LARGEST_ID, Chunk, Pass, post_chunk
 
 FEBRUARY = MARCH.previous()
-ZONES = ("Europe/Madrid", "Asia/Tokyo", "America/New_York")
-ORGANIZATIONS = 900
 CHUNK = Chunk(MARCH, 301, 600)
 IN_CHUNK = 300
 MOVEMENTS_INDEX = "money_movement_settlement_idx"
 
 Statement = tuple[str, dict[str, Any]]
-Node = dict[str, Any]
 
 
 @contextmanager
@@ -164,57 +169,6 @@ def test_a_months_total_is_summed_without_sorting_its_entries_though_no_statisti
     assert not [node for node in nodes(plan) if node["Node Type"] == "Sort"]
 
 
-def add_movements(engine: Engine, months: int) -> None:
-    """`ORGANIZATIONS` organizations with two movements a month, in the `months` months that end with March."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        # As a replica applies rows, which is quicker.
-        connection.exec_driver_sql("SET session_replication_role = replica")
-        connection.exec_driver_sql("TRUNCATE organization, money_movement RESTART IDENTITY CASCADE")
-        connection.execute(
-            text("""
-                INSERT INTO organization (external_ref, name, timezone, currency, commission_rate_bps,
-                    commission_tax_bps, joined_on)
-                SELECT number, number, (CAST(:zones AS text[]))[1 + number % 3], 'EUR', 1000, 2000, DATE '2020-01-01'
-                FROM generate_series(1, CAST(:organizations AS integer)) AS number
-            """),
-            {"organizations": ORGANIZATIONS, "zones": list(ZONES)},
-        )
-        connection.execute(
-            text("""
-                INSERT INTO money_movement (external_ref, organization_id, kind, currency, amount,
-                    commission_rate_bps, commission_tax_bps, occurred_at, recorded_at)
-                SELECT concat_ws('-', age, day, organization.id), organization.id, 'CAPTURE', currency, 1000,
-                    commission_rate_bps, commission_tax_bps, at, at
-                FROM generate_series(0, CAST(:months AS integer) - 1) AS age, generate_series(10, 20, 10) AS day,
-                    organization, CAST(make_timestamptz(2026, 3, day, 12, 0, 0) - make_interval(months => age)
-                        AS timestamptz) AS at
-            """),
-            {"months": months},
-        )
-        connection.exec_driver_sql("INSERT INTO settlement_period (month) VALUES ('2026-03-01') ON CONFLICT DO NOTHING")
-        connection.exec_driver_sql("RESET session_replication_role")
-        connection.exec_driver_sql("VACUUM (ANALYZE) organization, money_movement, ledger_entry")
-
-
-def add_entries_of_the_months_before(engine: Engine, months: int) -> None:
-    """An entry for each organization in each of the `months` months before March, one month after the other."""
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("SET session_replication_role = replica")
-        connection.execute(
-            text("""
-                INSERT INTO ledger_entry (organization_id, month, currency, origin_month, sequence, captures, refunds,
-                    chargebacks, fees, commission, commission_tax, net, settlement_pass)
-                SELECT organization.id, month, currency, month, 0, 0, 0, 0, 0, 0, 0, 0, 1
-                FROM generate_series(1, CAST(:months AS integer)) AS age, organization,
-                    CAST(DATE '2026-03-01' - make_interval(months => age) AS date) AS month
-                ORDER BY month, organization.id
-            """),
-            {"months": months},
-        )
-        connection.exec_driver_sql("RESET session_replication_role")
-        connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry")
-
-
 def explain(engine: Engine, number: int, mode: str) -> Node:
     """The plan by which pass `number` posts the chunk, custom (made for its parameters) or generic; changes nothing."""
     windows = {zone: MARCH.window(zone) for zone in ZONES}
@@ -242,16 +196,6 @@ def explain(engine: Engine, number: int, mode: str) -> Node:
         driver.rollback()
         cursor.execute("DEALLOCATE posting")
         return explained[0]["Plan"]
-
-
-def nodes(plan: Node) -> Iterator[Node]:
-    yield plan
-    for child in plan.get("Plans", ()):
-        yield from nodes(child)
-
-
-def scans_of(plan: Node, table: str) -> list[Node]:
-    return [node for node in nodes(plan) if node.get("Relation Name") == table and "Scan" in node["Node Type"]]
 
 
 def readings(plan: Node) -> list[tuple[str, str, str | None, int]]:

@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 
-from tests.db.test_ledger_plans import plan_of
-from tests.settlement.test_plan import Node, add_movements, scans_of
-from tests.settlement.test_settlement import settle
-from tests.support.anomalous import PRICE, SOLD, chargeback, found, only, read, refund, reserve, sale, won, won_twice
+from tests.support.anomalous import (
+    PRICE,
+    SOLD,
+    chargeback,
+    found,
+    only,
+    read,
+    refund,
+    reserve,
+    reversals,
+    sale,
+    won,
+    won_twice,
+)
 from tests.support.audited import audit, broken, said_of
-from tests.support.books import APRIL, FIRST, MARCH, close, settle_and_close, state_of
-from tests.support.folders import Rows, Story, story, write_folder
-from tests.support.payable import close_owing, pay_from, request
+from tests.support.books import FIRST, MARCH, close, settle_and_close, state_of
+from tests.support.folders import write_folder
+from tests.support.payable import pay_from
 from tests.support.rows import add_movement, add_organization, add_void, instant
+from tests.support.settled import settle
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.importing import ImportRefused, import_folder
+from ticketflow_orch.importing import import_folder
 from ticketflow_orch.monitoring.obstacles import read_obstacles
 from ticketflow_orch.months import Month
 from ticketflow_orch.reports.board import read_board
@@ -31,11 +41,6 @@ from ticketflow_orch.settlement.anomalies import accept, noted, search
 JUNE = instant("2026-06-15T12:00")
 PATIENCE = 30
 WARNINGS = {"reversed_once", "captured_once", "reversed_afterwards", "dated_by_now"}
-
-
-@pytest.fixture
-def hall(engine: Engine) -> int:
-    return add_organization(engine, external_ref="hall")
 
 
 def refunded_twice(engine: Engine, hall: int) -> None:
@@ -189,33 +194,6 @@ def test_what_is_wrong_is_said_with_references_and_amounts(engine: Engine, hall:
 # --- A folder that came with all of it
 
 
-def reversals() -> Story:
-    """Halls of the good story that differ in what came back; each sold once for 50.00 in May 2026."""
-    told = story()
-    organization, sold = told["organizations"][0], told["money_movements"][1] | {"reservation_ref": ""}
-    halls = [organization | {"external_ref": f"h{number}", "name": f"Hall {number}"} for number in range(1, 6)]
-
-    def movement(number: int, name: str, kind: str, amount: int, reverses: str = "", **cells: str) -> dict[str, str]:
-        return sold | {
-            "external_ref": f"{name}{number}", "organization_ref": f"h{number}", "kind": kind, "amount": str(amount),
-            "reverses_ref": reverses, **cells,
-        }  # fmt: skip
-
-    rows: Rows = [movement(number, "sold", "CAPTURE", 5_000) for number in range(1, 6)]
-    rows += [
-        movement(1, "back", "REFUND", -20_000, "sold1"),
-        movement(2, "back", "REFUND", -5_000, "sold2"),
-        movement(2, "charged", "CHARGEBACK", -5_000, "sold2"),
-        movement(3, "charged", "CHARGEBACK", -5_000, "sold3"),
-        movement(3, "won", "CHARGEBACK_REVERSAL", 5_000, "charged3"),
-        movement(3, "won-again", "CHARGEBACK_REVERSAL", 5_000, "charged3"),
-        movement(4, "void", "CAPTURE", -5_000, "sold4", is_void="true"),
-        movement(4, "back", "REFUND", -5_000, "sold4"),
-        movement(5, "back", "REFUND", -5_000, "sold5", occurred_at="2026-02-10T10:05:00Z"),
-    ]
-    return {"organizations": halls, "money_movements": rows}
-
-
 def test_reversals_beyond_what_was_taken_are_imported_settled_and_closed_and_listed(
     engine: Engine, tmp_path: Path
 ) -> None:
@@ -241,33 +219,6 @@ def test_reversals_beyond_what_was_taken_are_imported_settled_and_closed_and_lis
             "dated 2026-05-01 10:05 UTC"
         ],
     }
-
-
-IMPOSSIBLE = {
-    "a void of a void": ({"is_void": "true", "amount": "5000", "reverses_ref": "void4"}, "reverses_ref"),
-    "a void of what another voids": ({"is_void": "true", "amount": "-5000", "reverses_ref": "sold4"}, "reverses_ref"),
-    "a void of another amount": ({"is_void": "true", "amount": "-4999", "reverses_ref": "sold5"}, "amount"),
-    "another organization's": ({"kind": "REFUND", "amount": "-1", "reverses_ref": "sold5"}, "reverses_ref"),
-    "another currency": ({"kind": "REFUND", "amount": "-1", "reverses_ref": "sold4", "currency": "USD"}, "currency"),
-}
-
-
-@pytest.mark.parametrize(("cells", "column"), IMPOSSIBLE.values(), ids=IMPOSSIBLE)
-def test_what_cannot_have_happened_is_refused_at_import_in_one_sentence(
-    engine: Engine, tmp_path: Path, cells: dict[str, str], column: str
-) -> None:
-    told = reversals()
-    organization = "h5" if cells["reverses_ref"] == "sold5" and "is_void" in cells else "h4"
-    told["money_movements"].append(
-        told["money_movements"][0] | {"external_ref": "impossible", "organization_ref": organization} | cells
-    )
-    with pytest.raises(ImportRefused) as refused:
-        import_folder(engine, write_folder(tmp_path, told), Month(2026, 1))
-    [problem] = [problem for problem in refused.value.problems if problem.column == column]
-    line = len(told["money_movements"]) + 1
-    assert (problem.file, problem.line, problem.column, problem.value) == (
-        "money_movements.csv", line, column, cells[column],
-    )  # fmt: skip
 
 
 # --- Where it is shown, and until when
@@ -375,67 +326,6 @@ def test_organizations_are_asked_about_alone_and_long_lists_are_counted(engine: 
     assert (read(engine, limit=2).count, len(read(engine, limit=2).listed)) == (4, 2)
     with engine.connect() as connection:
         assert len(explain(connection, "hall", MARCH).anomalies) == 3
-
-
-# --- The search
-
-
-def test_a_search_that_was_killed_goes_on_and_notes_nothing_twice(engine: Engine, hall: int) -> None:
-    for _ in range(4):
-        won_twice(engine, hall)
-    settle(engine)
-
-    def die(*arguments: object) -> None:
-        if "UPDATE anomaly_search" in str(arguments[2]) and len(chunks) == 2:
-            raise KeyboardInterrupt
-        chunks.extend([1] if "UPDATE anomaly_search" in str(arguments[2]) else [])
-
-    chunks: list[int] = []
-    event.listen(engine, "before_cursor_execute", die)
-    with pytest.raises(KeyboardInterrupt):
-        search(engine, chunk_size=3)
-    event.remove(engine, "before_cursor_execute", die)
-    assert search(engine, chunk_size=3) == 10
-    assert len(found(engine)) == 4
-    assert search(engine) == 0
-
-
-def test_a_search_reads_what_settlements_have_read_and_no_more(engine: Engine, hall: int) -> None:
-    won_twice(engine, hall)
-    assert search(engine) == 0
-    settle(engine)
-    won_twice(engine, hall)
-    assert search(engine) == 4
-    assert len(found(engine)) == 2
-    with engine.connect() as connection:
-        assert noted(connection).count == 1
-
-
-@pytest.mark.every_server
-def test_of_two_years_a_request_reads_only_what_came_since_the_last_search_and_what_looks_wrong(
-    engine: Engine,
-) -> None:
-    add_movements(engine, months=24)
-    settle(engine)
-    assert search(engine) > 40_000
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("VACUUM (ANALYZE)")
-    won_twice(engine, 7)
-    settle(engine)
-    close_owing(engine, dict.fromkeys(range(1, 801), 20_000), APRIL)
-    plans: list[tuple[str, Node]] = []
-
-    @event.listens_for(engine, "before_cursor_execute")
-    def note_plan(_connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        if "money_movement" in statement:
-            plans.append((statement, plan_of(cursor, statement, parameters)))
-
-    assert request(engine, APRIL).anomalous == 1
-    event.remove(engine, "before_cursor_execute", note_plan)
-    assert len(plans) >= 3
-    for statement, plan in plans:
-        for scan in scans_of(plan, "money_movement"):
-            assert scan["Actual Loops"] * (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0)) <= 20, statement
 
 
 def test_an_import_that_is_undone_takes_what_was_wrong_with_it(engine: Engine, hall: int) -> None:

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from datetime import datetime
-from typing import Any
-
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from tests.support.rows import add_movement, add_organization, add_void, instant
+from tests.support.settled import MARCH, ledger, settle, tamper
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.months import Month
-from ticketflow_orch.settlement import SettlementOptions, SettlementResult, checks, settle_month
-
-MARCH = Month(2026, 3)
-NOW = instant("2026-06-15T12:00")
-
-
-def settle(
-    engine: Engine, month: Month = MARCH, now: datetime = NOW, stop: threading.Event | None = None, **options: Any
-) -> SettlementResult:
-    return settle_month(
-        engine, month, now=now, first_month=Month(1970, 1), run_id="run", settled_by="test", stop=stop,
-        options=SettlementOptions(**options),
-    )  # fmt: skip
-
-
-def ledger(engine: Engine, *columns: str) -> list[tuple[Any, ...]]:
-    names = (
-        ", ".join(columns) or "organization_id, currency, sequence, captures, refunds, commission, commission_tax, net"
-    )
-    with engine.connect() as connection:
-        return [tuple(row) for row in connection.execute(text(f"SELECT {names} FROM ledger_entry ORDER BY 1, 2, 3"))]
+from ticketflow_orch.periods.state import settled_months
+from ticketflow_orch.settlement import checks
 
 
 @pytest.mark.every_server
@@ -85,30 +62,6 @@ def test_one_poisoned_organization_is_parked_and_the_others_are_settled(engine: 
     assert (corrected.rows_new, corrected.rows_existing, corrected.parked) == (1, 0, ())
 
 
-def close_month(engine: Engine, month: Month) -> None:
-    """Close the books of a settled month."""
-    with engine.begin() as connection:
-        connection.execute(
-            text("UPDATE settlement_period SET state = 'CLOSING' WHERE month = :month"), {"month": month.first_day}
-        )
-        closed = connection.execute(
-            text("""
-                UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), closed_by = 'test',
-                    closed_role = current_user
-                WHERE month = :month
-            """),
-            {"month": month.first_day},
-        )
-        assert closed.rowcount == 1
-
-
-def tamper(engine: Engine, statement: str) -> None:
-    """Write past the triggers, as a superuser might."""
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL session_replication_role = replica"))
-        connection.execute(text(statement))
-
-
 @pytest.mark.every_server
 def test_the_audit_names_what_was_tampered_with(engine: Engine) -> None:
     first, second = add_organization(engine), add_organization(engine)
@@ -116,7 +69,7 @@ def test_the_audit_names_what_was_tampered_with(engine: Engine) -> None:
     settle(engine)
     add_movement(engine, first, 10, "2026-03-10T10:00")  # recorded after the cutoff: late, not dishonest
     with engine.connect() as connection:
-        assert checks.settled_months(connection) == (MARCH,)
+        assert settled_months(connection) == (MARCH,)
         assert checks.organizations_without_row(connection, MARCH).count == 0
         assert checks.dishonest_organizations(connection, MARCH).count == 0
         assert checks.rounding_residue(connection, MARCH) == {"EUR": "0.1"}

@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, text
 
-from tests.settlement.test_settlement import settle
 from tests.support.rows import instant
+from tests.support.settled import settle
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements import StatementOptions, StatementsResult, state_month
 from ticketflow_orch.statements.storage import Place

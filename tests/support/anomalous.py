@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from tests.support.folders import Rows, Story, story
 from tests.support.rows import add_event, add_movement, add_reservation
 from ticketflow_orch.settlement.anomalies import Anomalies, Anomaly, read_anomalies
 
@@ -63,3 +64,30 @@ def only(engine: Engine) -> Anomaly:
     """The one thing that is open."""
     [one] = read(engine).listed
     return one
+
+
+def reversals() -> Story:
+    """Halls of the good story that differ in what came back; each sold once for 50.00 in May 2026."""
+    told = story()
+    organization, sold = told["organizations"][0], told["money_movements"][1] | {"reservation_ref": ""}
+    halls = [organization | {"external_ref": f"h{number}", "name": f"Hall {number}"} for number in range(1, 6)]
+
+    def movement(number: int, name: str, kind: str, amount: int, reverses: str = "", **cells: str) -> dict[str, str]:
+        return sold | {
+            "external_ref": f"{name}{number}", "organization_ref": f"h{number}", "kind": kind, "amount": str(amount),
+            "reverses_ref": reverses, **cells,
+        }  # fmt: skip
+
+    rows: Rows = [movement(number, "sold", "CAPTURE", 5_000) for number in range(1, 6)]
+    rows += [
+        movement(1, "back", "REFUND", -20_000, "sold1"),
+        movement(2, "back", "REFUND", -5_000, "sold2"),
+        movement(2, "charged", "CHARGEBACK", -5_000, "sold2"),
+        movement(3, "charged", "CHARGEBACK", -5_000, "sold3"),
+        movement(3, "won", "CHARGEBACK_REVERSAL", 5_000, "charged3"),
+        movement(3, "won-again", "CHARGEBACK_REVERSAL", 5_000, "charged3"),
+        movement(4, "void", "CAPTURE", -5_000, "sold4", is_void="true"),
+        movement(4, "back", "REFUND", -5_000, "sold4"),
+        movement(5, "back", "REFUND", -5_000, "sold5", occurred_at="2026-02-10T10:05:00Z"),
+    ]
+    return {"organizations": halls, "money_movements": rows}

@@ -7,10 +7,12 @@ from typing import Any
 
 from sqlalchemy import Engine, text
 
-from tests.settlement.test_settlement import NOW, settle
+from tests.support.rows import add_movement
+from tests.support.settled import NOW, settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.closing import ClosedBooks, ClosingOptions, checks, close_month
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import closed_months, settled_months
 from ticketflow_orch.settlement import checks as settlement_audit
 
 JANUARY, FEBRUARY, MARCH, APRIL = (Month(2026, number) for number in range(1, 5))
@@ -78,13 +80,20 @@ def breaches(engine: Engine) -> list[str]:
     """What any check has to say about the closed months, and about the months that are settled."""
     said = []
     with engine.connect() as connection:
-        for month in checks.closed_months(connection):
+        for month in closed_months(connection):
             for question in (checks.broken_chain, checks.changed_since_closing):
                 said += [
                     f"{month} {one.organization} {one.currency} {one.what}"
                     for one in question(connection, month).examples
                 ]
-        for month in settlement_audit.settled_months(connection):
+        for month in settled_months(connection):
             for ask in (settlement_audit.organizations_without_row, settlement_audit.dishonest_organizations):
                 said += [f"{month} {one.organization} {one.what}" for one in ask(connection, month).examples]
     return said
+
+
+FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
+
+
+def manual(engine: Engine, organization: int, amount: int, occurred_at: str, **values: object) -> int:
+    return add_movement(engine, organization, amount, occurred_at, kind="MANUAL", reason="as agreed", **FREE | values)

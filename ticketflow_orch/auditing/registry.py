@@ -13,6 +13,7 @@ from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
 from ticketflow_orch.db.engine import session_faults
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import checks as paying
+from ticketflow_orch.periods.state import closed_months, open_months
 from ticketflow_orch.settlement import checks
 from ticketflow_orch.settlement.anomalies import Why, read_anomalies
 from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding, Members
@@ -153,7 +154,7 @@ INVARIANTS = (
         "Every organization active in a month has its settlement row, the parked aside; judged until it is closed.",
         "Settle the month again: `ticketflow settle YYYY-MM`.",
         Scope.MONTH,
-        _of_members(checks.open_months, checks.organizations_without_row),
+        _of_members(open_months, checks.organizations_without_row),
     ),
     Invariant(
         "ledger_reconciles",
@@ -213,7 +214,7 @@ INVARIANTS = (
         "Every balance of a closed month opens with what the one before left, and none is missing, the parked aside.",
         "Find the balance that was changed and restore it from a backup: later ones and payouts stand on it.",
         Scope.MONTH,
-        _of_members(books.closed_months, books.broken_chain),
+        _of_members(closed_months, books.broken_chain),
     ),
     Invariant(
         "closed_months_unchanged",
@@ -221,7 +222,7 @@ INVARIANTS = (
         "nothing was posted into it since.",
         _BY_HAND,
         Scope.MONTH,
-        _of_members(books.closed_months, books.changed_since_closing),
+        _of_members(closed_months, books.changed_since_closing),
     ),
     Invariant(
         "payables_paid",

@@ -243,7 +243,7 @@ def close_pay_and_state(
     before would take longer than anybody watches; the schedule writes them.
     """
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
-    from ticketflow_orch.closing.periods import months_to_close
+    from ticketflow_orch.closing.turn import months_to_close
     from ticketflow_orch.payouts.request import payouts_due_months
     from ticketflow_orch.statements.checks import months_to_state
 

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field
 from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.closing.freeze import IncompleteClosingError, is_being_closed
 from ticketflow_orch.closing.history import moved, pays_from
-from ticketflow_orch.closing.periods import IncompleteClosingError, is_being_closed
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import in_words, is_data_fault
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import LEDGER_MONTHS
 from ticketflow_orch.settlement.chunking import cut
+from ticketflow_orch.settlement.passes import park
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 
@@ -27,6 +29,10 @@ class BalanceWriter:
     month: Month
     parked_limit: int
     _parked: list[int] = field(default_factory=list)
+
+    def write_all(self, size: int) -> int:
+        """Write all balances that are missing, in chunks of `size` organizations; how many. See `write`."""
+        return sum(self.write(low, high) for low, high in self.chunks(size))
 
     def chunks(self, size: int) -> Iterator[tuple[int, int]]:
         """The ranges of organization ids, of `size` organizations each; the last is open-ended."""
@@ -55,7 +61,7 @@ class BalanceWriter:
 
     def _write(self, low: int, high: int) -> int:
         with transaction(self.engine) as connection:
-            # Whoever else closes the month waits here, and then sees what we have written.
+            # Another run that closes the month waits here, and then sees what we have written.
             if not is_being_closed(connection, self.month):
                 return 0
             keys = {"month": self.month.first_day, "low": low, "high": high}
@@ -76,24 +82,22 @@ class BalanceWriter:
 
     def _park(self, organization: int, error: str) -> None:
         with transaction(self.engine) as connection:
-            key = {"organization_id": organization, "month": self.month.first_day, "error": error}
             if len(self._parked) >= self.parked_limit:
                 name = connection.exec_driver_sql(
-                    "SELECT external_ref FROM organization WHERE id = %(organization_id)s", key
+                    "SELECT external_ref FROM organization WHERE id = %(id)s", {"id": organization}
                 ).scalar_one()
                 raise IncompleteClosingError(
                     f"The balances of {len(self._parked)} organizations in {self.month} cannot be written, and that of "
                     f"{name} cannot either ({error}); raise TICKETFLOW_PARKED_LIMIT, then close the month again."
                 )
-            connection.exec_driver_sql(_PARK, key)
+            park(connection, organization, self.month, f"its balance: {error}")
         self._parked.append(organization)
 
 
-_WRITE = sql(__file__, "write", pays_from=pays_from(), moved_member=moved("member", "member.last_month"))
-
-_PARK = """
-    INSERT INTO parked_organization (organization_id, month, error)
-    VALUES (%(organization_id)s, %(month)s, 'its balance: ' || %(error)s::text)
-    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
-        DO UPDATE SET error = excluded.error
-"""
+_WRITE = sql(
+    __file__,
+    "write",
+    pays_from=pays_from(),
+    moved=moved("member", "member.last_month"),
+    ledger_months=LEDGER_MONTHS,
+)

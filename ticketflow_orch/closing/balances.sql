@@ -1,9 +1,7 @@
 -- name: write
--- An organization takes part with all its keys or with none, so its latest balance of any key tells up to where all its
--- entries are in balances, and a key that carries an amount has one of that month. What comes back and what is brought
--- along is marked by the statement that counts it; an opening balance that was entered while a month was being closed is
--- brought along in the next. The ledger is found by month first, so periods are joined one by one. Months before the one
--- from which an organization is paid are history; what earlier balances took in is looked at where that has changed.
+-- The balances of a month that are missing, for a range of organizations. Each takes part with all its keys or none, so
+-- its latest balance tells up to where its entries are in balances; what comes back or is brought along is marked by
+-- the statement that counts it. Ledger: its key, month by month. History is judged anew where its end has moved.
 WITH member AS MATERIALIZED (
     SELECT organization.id AS organization_id, last.month::date AS last_month,
         {pays_from} AS pays_from,
@@ -37,7 +35,7 @@ WITH member AS MATERIALIZED (
     FROM member CROSS JOIN LATERAL (
         SELECT currency, sum(net) AS net,
             coalesce(sum(net) FILTER (WHERE origin_month < member.pays_from), 0) AS settled
-        FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
+        FROM ({ledger_months}) AS period JOIN ledger_entry ON ledger_entry.month = period.month
         WHERE ledger_entry.organization_id = member.organization_id
             AND period.month > coalesce(member.last_month, '-infinity') AND period.month <= %(month)s::date
         GROUP BY currency
@@ -48,7 +46,7 @@ WITH member AS MATERIALIZED (
     SELECT organization_id, currency, 0, 0, amount, 0 FROM brought_along
     UNION ALL
     SELECT member.organization_id, moved.currency, 0, 0, 0, moved.settled
-    FROM member CROSS JOIN LATERAL ({moved_member}) AS moved
+    FROM member CROSS JOIN LATERAL ({moved}) AS moved
     WHERE member.is_moved AND member.pays_from IS NOT NULL
     UNION ALL
     SELECT carried.organization_id, carried.currency, 0, 0, 0, 0

@@ -1,4 +1,4 @@
-"""What must hold for closed books, as questions to the database: read-only, each answered for a closed month."""
+"""What must hold for closed books, and before a month is closed, as questions to the database: read-only."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from sqlalchemy import Connection
 from ticketflow_orch.closing.history import moved
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.periods.state import CLOSING_MONTH, LEDGER_MONTHS, last_closed
+from ticketflow_orch.settlement.checks import (
+    EVERYBODY,
+    EXAMPLES,
+    Breach,
+    Finding,
+    Members,
+    dishonest_organizations,
+    missing_guards,
+    order_faults,
+    organizations_without_row,
+)
 
-
-def closed_months(connection: Connection) -> tuple[Month, ...]:
-    """All months whose books are closed, in order."""
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month")
-    return tuple(Month.of_day(day) for day in days.scalars())
+_NAMED = 5
 
 
 def missing_balances(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
@@ -36,6 +43,40 @@ def changed_since_closing(connection: Connection, month: Month, members: Members
     return _ask(connection, month, members, _CHANGED)
 
 
+def has_balances(connection: Connection, month: Month) -> bool:
+    """Whether a balance of `month` is written: it was found fit then, and its closing can only be finished."""
+    return bool(
+        connection.exec_driver_sql(
+            "SELECT EXISTS (SELECT FROM organization_balance WHERE month = %(month)s)", {"month": month.first_day}
+        ).scalar_one()
+    )
+
+
+def why_unfit(connection: Connection, month: Month, *, frozen: bool) -> str | None:
+    """Why the month may not be closed as it is, in one sentence that names the check and the organizations.
+
+    Once a `frozen` month has balances, who was entered since has no row, as in a month that is closed.
+    """
+    guards = (*missing_guards(connection), *order_faults(connection))
+    if guards:
+        return f"{month} is not closed, because the database does not guard the books: {'; '.join(guards)}."
+    resumed = frozen and has_balances(connection, month)
+    findings = {} if resumed else {"complete": organizations_without_row(connection, month)}
+    findings["honest"] = dishonest_organizations(connection, month)
+    before = last_closed(connection)
+    if before is not None:
+        findings["chain_holds"] = broken_chain(connection, before)
+        findings["closed_months_unchanged"] = changed_since_closing(connection, before)
+    return next((_red(month, name, finding) for name, finding in findings.items() if finding.count), None)
+
+
+def _red(month: Month, check: str, finding: Finding) -> str:
+    named = finding.examples[:_NAMED]
+    examples = "; ".join(f"{one.organization} {one.currency} {one.what}" for one in named)
+    more = f" and {finding.count - len(named)} more" if finding.count > len(named) else ""
+    return f"{month} is not closed, because the check {check} is red for {finding.month}: {examples}{more}."
+
+
 def _ask(connection: Connection, month: Month, members: Members, question: str) -> Finding:
     parameters = {"month": month.first_day, "examples": EXAMPLES} | members.parameters()
     rows = connection.exec_driver_sql(question, parameters).all()
@@ -43,14 +84,16 @@ def _ask(connection: Connection, month: Month, members: Members, question: str) 
     return Finding(month, rows[0].breaches if rows else 0, breaches)
 
 
-_EXAMPLES = """
-    SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, bad.currency, bad.what,
-        count(*) OVER () AS breaches
-    FROM bad LEFT JOIN organization ON organization.id = organization_id
-    ORDER BY organization_id, bad.currency LIMIT %(examples)s"""
+_EXAMPLES = sql(__file__, "examples")
 
-_MISSING = sql(__file__, "missing", examples=_EXAMPLES)
+_MISSING = sql(__file__, "missing", closing_month=CLOSING_MONTH, examples=_EXAMPLES)
 
 _BROKEN = sql(__file__, "broken", examples=_EXAMPLES)
 
-_CHANGED = sql(__file__, "changed", moved_posted=moved("posted", "CAST(last.last_month AS date)"), examples=_EXAMPLES)
+_CHANGED = sql(
+    __file__,
+    "changed",
+    ledger_months=LEDGER_MONTHS,
+    moved=moved("posted", "last.last_month::date"),
+    examples=_EXAMPLES,
+)

@@ -1,6 +1,8 @@
 -- name: missing
-WITH period AS (
-    SELECT state FROM settlement_period WHERE month = %(month)s
+-- Keys of the month's ledger, amounts carried (by the index of those that are not zero), payouts that came back and
+-- opening balances, without a balance of the month. Of a month that is being closed the parked are left aside.
+WITH being_closed AS (
+    SELECT month FROM ({closing_month}) AS period WHERE month = %(month)s
 ), wanted (organization_id, currency, what) AS (
     SELECT DISTINCT organization_id, currency, 'has entries and no balance' FROM ledger_entry WHERE month = %(month)s
     UNION ALL
@@ -15,8 +17,8 @@ WITH period AS (
     WHERE returned_month = %(month)s
     UNION ALL
     SELECT organization_id, currency, 'has an opening balance of ' || amount || ' and no balance'
-    FROM opening_balance, period
-    WHERE balance_month IS NULL AND period.state = 'CLOSING' AND NOT EXISTS (
+    FROM opening_balance, being_closed
+    WHERE balance_month IS NULL AND NOT EXISTS (
         SELECT FROM organization_balance AS there
         WHERE there.organization_id = opening_balance.organization_id AND there.month = %(month)s)
 ), bad AS (
@@ -30,15 +32,16 @@ WITH period AS (
             SELECT FROM organization_left_out AS left_out
             WHERE left_out.organization_id = wanted.organization_id AND left_out.month = %(month)s)
         AND NOT EXISTS (
-            SELECT FROM parked_organization AS parked, period
-            WHERE period.state = 'CLOSING' AND parked.organization_id = wanted.organization_id
-                AND parked.month <= %(month)s AND resolved_at IS NULL)
+            SELECT FROM parked_organization AS parked, being_closed
+            WHERE parked.organization_id = wanted.organization_id AND parked.month <= being_closed.month
+                AND resolved_at IS NULL)
     ORDER BY organization_id, currency, what
 )
 {examples};
 
 
 -- name: broken
+-- Balances that do not begin where the last ones of their keys ended; each finds its own by the balances' key.
 WITH balance AS (
     SELECT * FROM organization_balance
     WHERE month = %(month)s AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
@@ -75,8 +78,9 @@ WITH balance AS (
 
 
 -- name: changed
--- The history of a balance from before that was kept is nothing. What earlier balances took in is looked at only where
--- the month from which the organization is paid is another than in its balance before.
+-- Balances beside what the ledger has of their key since the balances before, by the ledger's key for each month. The
+-- history of a balance from before that was kept is nothing. What earlier balances took in is looked at only where the
+-- month from which the organization is paid is another than in its balance before.
 WITH posted AS (
     SELECT balance.organization_id, balance.currency, balance.net, coalesce(entry.net, 0) AS posted_net,
         settled_elsewhere, CASE WHEN knows_history THEN coalesce(entry.settled, 0) ELSE 0 END AS posted_settled,
@@ -84,7 +88,7 @@ WITH posted AS (
     FROM organization_balance AS balance CROSS JOIN LATERAL (
         SELECT sum(ledger_entry.net) AS net,
             sum(ledger_entry.net) FILTER (WHERE origin_month < balance.payouts_from) AS settled
-        FROM settlement_period AS period JOIN ledger_entry ON ledger_entry.month = period.month
+        FROM ({ledger_months}) AS period JOIN ledger_entry ON ledger_entry.month = period.month
         WHERE ledger_entry.organization_id = balance.organization_id AND ledger_entry.currency = balance.currency
             AND period.month > coalesce(balance.previous_month::date, '-infinity')
             AND period.month <= %(month)s
@@ -98,7 +102,7 @@ WITH posted AS (
                 SELECT month AS last_month, payouts_from, before.knows_history FROM organization_balance AS before
                 WHERE before.organization_id = posted.organization_id AND before.month < %(month)s
                 ORDER BY before.month DESC LIMIT 1
-            ) AS last CROSS JOIN LATERAL ({moved_posted}) AS moved
+            ) AS last CROSS JOIN LATERAL ({moved}) AS moved
             WHERE posted.knows_history AND posted.pays_from IS NOT NULL AND last.knows_history
                 AND last.payouts_from IS DISTINCT FROM posted.pays_from AND moved.currency = posted.currency
         ), 0) AS true_settled
@@ -111,3 +115,11 @@ WITH posted AS (
     FROM judged WHERE net <> posted_net OR settled_elsewhere <> true_settled
 )
 {examples};
+
+
+-- name: examples
+-- The first few of the rows of `bad` (organization_id, currency, what), and how many there are.
+SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, bad.currency, bad.what,
+    count(*) OVER () AS breaches
+FROM bad LEFT JOIN organization ON organization.id = organization_id
+ORDER BY organization_id, bad.currency LIMIT %(examples)s;

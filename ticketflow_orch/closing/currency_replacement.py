@@ -24,11 +24,22 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_a, is_locked
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput, UnknownOrganization
+from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed, UnknownOrganization
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import (
+    LEDGER_MONTHS,
+    READ_MONTHS,
+    Period,
+    PeriodState,
+    last_closed,
+    lock_periods,
+    month_being_closed,
+    read_periods,
+)
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.currencies import currency_of
+from ticketflow_orch.settlement.passes import running_pass
 
 SHOWN = 20
 
@@ -77,7 +88,7 @@ def preview_replacement(engine: Engine, whose: Whose, terms: Terms) -> Replaced:
     """What `replace_currency` would do; nothing is written.
 
     Raises:
-        InvalidInput: as `replace_currency` does.
+        TicketflowError: as `replace_currency` does.
     """
     with _turn(engine) as connection:
         return _prepare(connection, whose, terms)
@@ -91,9 +102,11 @@ def replace_currency(engine: Engine, whose: Whose, terms: Terms, by: str) -> Rep
     that cannot be converted are left out. `by` is the name of the person who decided it.
 
     Raises:
-        InvalidInput: an organization or a currency is unknown, the month or a later one is settled, the one
-            organization cannot be converted, or nobody is to be converted; says why and what to do. Nothing was written
-            then.
+        InvalidInput: an organization or a currency is unknown, or no organization has the old one. Nothing was written
+            then, nor in the other cases.
+        PreconditionFailed: the month or a later one is settled, the one organization cannot be converted, or this role
+            may not do it; says why and what to do.
+        Conflict: a settlement or a closing is running.
     """
     with _turn(engine) as connection:
         replaced = _prepare(connection, whose, terms)
@@ -109,19 +122,20 @@ def _turn(engine: Engine) -> Iterator[Connection]:
     """A transaction during which no pass and no closing begins or ends, nor another replacement.
 
     Raises:
-        InvalidInput: the wait for one of them was too long, or this role may not do it.
+        Conflict: the wait for one of them was too long.
+        PreconditionFailed: this role may not do it.
     """
     try:
         with transaction(engine) as connection:
-            connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
+            lock_periods(connection)
             yield connection
     except DBAPIError as error:
         if is_locked(error):
-            raise InvalidInput(
+            raise Conflict(
                 "A settlement or a closing held on to its month; nothing was changed, try again when it has ended."
             ) from error
         if is_a(error, InsufficientPrivilege):
-            raise InvalidInput(
+            raise PreconditionFailed(
                 "This database role may not replace a currency: it writes movements, which is for the schema's owner; "
                 "name the owner's login in TICKETFLOW_DATABASE_URL."
             ) from error
@@ -151,7 +165,7 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
     replaced = Replaced(
         terms=terms, old=old, old_exponent=exponents[0], new_exponent=exponents[1], decided=row.decided, dated=dated,
         why_not_yet=why_not_yet, converted=row.converted, before=int(row.before), after=int(row.after),
-        shown=tuple(Converted(*each) for each in shown), already=row.already,
+        shown=tuple(Converted(**each._asdict()) for each in shown), already=row.already,
         left_out=tuple((each.external_ref, each.why) for each in left_out),
         left_out_count=row.left_out,
     )  # fmt: skip
@@ -161,7 +175,7 @@ def _prepare(connection: Connection, whose: Whose, terms: Terms) -> Replaced:
 
 def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, row: Row[Any]) -> None:
     if not row.members and whose.organization is not None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Organization {whose.organization!r} left before {replaced.terms.from_month} and is owed nothing in "
             f"{replaced.old}; there is nothing to replace."
         )
@@ -171,7 +185,7 @@ def _require_lawful(connection: Connection, whose: Whose, replaced: Replaced, ro
             f"before; there is nothing to replace by {replaced.terms.new}."
         )
     if whose.organization is not None and replaced.left_out:
-        raise InvalidInput(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
+        raise PreconditionFailed(f"Organization {whose.organization!r} is not converted: {replaced.left_out[0][1]}.")
     if replaced.old == replaced.terms.new and not replaced.decided and not replaced.left_out:
         raise InvalidInput(
             f"{replaced.old} is the currency in {replaced.terms.from_month.previous()} already; name another one with "
@@ -207,10 +221,10 @@ def _exponents(connection: Connection, old: str, terms: Terms) -> tuple[int, int
 def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str]:
     """The month in which is converted, the first that is not closed; or None, and why not yet."""
     installation = read_installation(connection)
-    row = connection.exec_driver_sql(_BOOKS).one()
-    if row.closing is not None:
-        raise InvalidInput(f"{Month.of_day(row.closing)} is being closed; try again when it is.")
-    month = installation.first_month if row.closed is None else Month.of_day(row.closed).next()
+    being_closed, closed = month_being_closed(connection), last_closed(connection)
+    if being_closed is not None:
+        raise Conflict(f"{being_closed} is being closed; try again when it is.")
+    month = installation.first_month if closed is None else closed.next()
     if month < from_month:
         return None, (
             f"{month} is not closed: what is left over is known when all months before {from_month} are, and converted "
@@ -225,14 +239,17 @@ def _dated(connection: Connection, from_month: Month) -> tuple[Month | None, str
 
 
 def _require_unsettled(connection: Connection, from_month: Month) -> None:
-    row = connection.exec_driver_sql(_SETTLED, {"from": from_month.first_day}).one_or_none()
-    if row is not None:
-        month, last = Month.of_day(row.month), Month.of_day(row.last)
-        state = "being settled" if row.state == "OPEN" else row.state.lower()
-        raise InvalidInput(
-            f"{month} is {state}, so its currency stays; the first month from which another one can be in force is "
-            f"{last.next()}."
+    begun = [one for one in read_periods(connection) if one.month >= from_month and _is_begun(connection, one)]
+    if begun:
+        state = "being settled" if begun[0].state is PeriodState.OPEN else begun[0].state.lower()
+        raise PreconditionFailed(
+            f"{begun[0].month} is {state}, so its currency stays; the first month from which another one can be in "
+            f"force is {begun[-1].month.next()}."
         )
+
+
+def _is_begun(connection: Connection, period: Period) -> bool:
+    return period.state is not PeriodState.OPEN or running_pass(connection, period.month) is not None
 
 
 def _bound(replaced: Replaced) -> dict[str, object]:
@@ -246,54 +263,19 @@ def _bound(replaced: Replaced) -> dict[str, object]:
     }
 
 
-_CURRENCY = sql(__file__, "currency", currency_of_cast_before_as_date=currency_of("%(before)s::date"))
+_CURRENCY = sql(__file__, "currency", currency=currency_of("%(before)s::date"))
 
 _CURRENCIES = """
     SELECT code, exponent, last_day FROM currency WHERE code = ANY (%(codes)s::char(3)[])
-"""
-
-_BOOKS = """
-    SELECT max(month) FILTER (WHERE state = 'CLOSED') AS closed, min(month) FILTER (WHERE state = 'CLOSING') AS closing
-    FROM settlement_period
-"""
-
-_SETTLED = """
-    SELECT month, state, max(month) OVER () AS last FROM settlement_period AS period
-    WHERE month >= %(from)s::date AND (state <> 'OPEN' OR EXISTS (
-        SELECT FROM settlement_pass WHERE settlement_pass.month = period.month AND settlement_pass.state = 'RUNNING'))
-    ORDER BY month LIMIT 1
-"""
-
-# A conversion that no balance has taken in, since there is none of its month or a later one; or one of that very month
-# that was not read when it was closed, and so is posted later. One that is voided stands in the way of its own
-# reference only.
-_NOT_IN_THE_BOOKS = """
-    SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
-    FROM money_movement AS conversion
-    WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
-        AND conversion.currency = %(old)s::char(3) AND external_ref LIKE %(conversions)s::text
-        AND occurred_at >= coalesce(CAST(last_month - 1 AS timestamp) AT TIME ZONE 'UTC', '-infinity')
-        AND (
-            last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
-            OR conversion.id >= (SELECT read_to FROM settlement_period WHERE month = last_month)
-            OR EXISTS (
-                SELECT FROM settlement_period AS period JOIN ledger_entry AS entry ON entry.month = period.month
-                WHERE period.month > last_month AND entry.organization_id = member.id
-                    AND entry.currency = conversion.currency AND origin_month = last_month))
-        AND (
-            split_part(external_ref, ':', 4) = %(new)s::text
-            OR NOT EXISTS (SELECT FROM money_movement WHERE is_void AND reverses_id = conversion.id))
-    ORDER BY split_part(external_ref, ':', 4) = %(new)s::text, conversion.id DESC
-    LIMIT 1
 """
 
 _REPLACING = sql(
     __file__,
     "replacing",
     pays_from=pays_from(),
-    currency_of_cast_from_as_date=currency_of("%(from)s::date"),
-    currency_of_cast_before_as_date=currency_of("%(before)s::date"),
-    not_in_the_books=_NOT_IN_THE_BOOKS,
+    present=currency_of("%(from)s::date"),
+    currency_before=currency_of("%(before)s::date"),
+    not_in_the_books=sql(__file__, "not_in_the_books", read_months=READ_MONTHS, ledger_months=LEDGER_MONTHS),
 )
 
 _SUMS = """
@@ -305,7 +287,8 @@ _SUMS = """
 """
 
 _SHOWN = """
-    SELECT external_ref, remaining::bigint, becomes::bigint FROM replacing WHERE converts
+    SELECT external_ref AS organization, remaining::bigint AS before, becomes::bigint AS after
+    FROM replacing WHERE converts
     ORDER BY organization_id LIMIT %(shown)s::bigint
 """
 

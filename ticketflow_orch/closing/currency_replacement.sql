@@ -1,22 +1,23 @@
 -- name: currency
-SELECT {currency_of_cast_before_as_date} AS currency FROM organization WHERE external_ref = %(ref)s::text;
+-- Which currency an organization had in the month before, by the key of references.
+SELECT {currency} AS currency FROM organization WHERE external_ref = %(ref)s::text;
 
 
 -- name: replacing
--- Remaining is what the books carry and what waits to come into them. It is divided exactly and rounded once, half-up on
--- magnitude. An organization that left before and is owed nothing has nothing to replace. It is in balances with all its
--- currencies or with none, so its last one of any tells what they have taken in.
+-- What is to be done for whom, for this transaction. Remaining is what the books carry and what waits to come into
+-- them; it is divided exactly and rounded once, half-up on magnitude. Who left before and is owed nothing has nothing
+-- to replace. Organizations are in balances with all currencies or none, so their last of any tells what was taken in.
 CREATE TEMPORARY TABLE replacing ON COMMIT DROP AS
 WITH member AS MATERIALIZED (
     SELECT id, external_ref, timezone, left_on, {pays_from} AS pays_from,
-        {currency_of_cast_from_as_date} AS present,
+        {present} AS present,
         (SELECT max(month) FROM organization_balance WHERE organization_id = organization.id) AS last_month
     FROM organization
     WHERE CASE WHEN %(organization)s::text IS NULL
             THEN currency = %(old)s::char(3)
                 OR id IN (SELECT organization_id FROM organization_currency WHERE currency = %(old)s::char(3))
             ELSE external_ref = %(organization)s::text END
-        AND {currency_of_cast_before_as_date} = %(old)s::char(3)
+        AND {currency_before} = %(old)s::char(3)
 ), owed AS (
     SELECT member.*, zone.starts_at, coalesce((
             SELECT closing FROM organization_balance AS balance
@@ -71,3 +72,26 @@ SELECT id AS organization_id, external_ref, starts_at, remaining, becomes, why,
         AND remaining <> 0 AND converted_to IS NULL AS converts,
     why IS NULL AND converted_to IS NOT NULL AS is_done
 FROM judged;
+
+
+-- name: not_in_the_books
+-- The last conversion of the row `member` (id, last_month) that no balance has taken in, since there is none of its
+-- month or a later one; or one of that very month that was not read when it was closed, and so is posted later. One
+-- that is voided stands in the way of its own reference only. By the index of an organization's movements.
+SELECT split_part(external_ref, ':', 2) AS month, split_part(external_ref, ':', 4) AS currency
+FROM money_movement AS conversion
+WHERE conversion.organization_id = member.id AND kind = 'MANUAL' AND NOT is_void
+    AND conversion.currency = %(old)s::char(3) AND external_ref LIKE %(conversions)s::text
+    AND occurred_at >= coalesce((last_month - 1)::timestamp AT TIME ZONE 'UTC', '-infinity')
+    AND (
+        last_month IS NULL OR split_part(external_ref, ':', 2) > to_char(last_month, 'YYYY-MM')
+        OR conversion.id >= (SELECT read_to FROM ({read_months}) AS period WHERE month = last_month)
+        OR EXISTS (
+            SELECT FROM ({ledger_months}) AS period JOIN ledger_entry AS entry ON entry.month = period.month
+            WHERE period.month > last_month AND entry.organization_id = member.id
+                AND entry.currency = conversion.currency AND origin_month = last_month))
+    AND (
+        split_part(external_ref, ':', 4) = %(new)s::text
+        OR NOT EXISTS (SELECT FROM money_movement WHERE is_void AND reverses_id = conversion.id))
+ORDER BY split_part(external_ref, ':', 4) = %(new)s::text, conversion.id DESC
+LIMIT 1;

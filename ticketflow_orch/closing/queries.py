@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from sqlalchemy import Connection
 
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import Closing, closing_of
 from ticketflow_orch.settlement.queries import ParkedOrganization
 
 _PARKED_SHOWN = 100
+_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,19 +38,37 @@ class CurrencyBalance:
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
-    """Who closed a month and when: the declared name, and the role by which the database knew them."""
+class Books:
+    """What the books of a closed month say: sums by currency, who has no balance (the first hundred), who closed it."""
 
-    by: str
-    role: str
-    at: datetime
+    balances: tuple[CurrencyBalance, ...]
+    parked: tuple[ParkedOrganization, ...]
+    closing: Closing
+
+
+def read_books(connection: Connection, month: Month) -> Books:
+    """The books of `month`, which must be closed."""
+    return Books(
+        balance_totals(connection, month, month),
+        organizations_left_out(connection, month),
+        closing_of(connection, month),
+    )
 
 
 def balance_totals(connection: Connection, first: Month, last: Month) -> tuple[CurrencyBalance, ...]:
     """The sums of the months from `first` to `last` that have balances, by month and currency."""
     rows = connection.exec_driver_sql(_TOTALS, {"first": first.first_day, "last": last.first_day})
     return tuple(
-        CurrencyBalance(Month.of_day(row.month), row.currency, row.exponent, *(int(value) for value in row[3:]))
+        CurrencyBalance(
+            month=Month.of_day(row.month),
+            currency=row.currency,
+            exponent=row.exponent,
+            organizations=row.organizations,
+            paying=row.paying,
+            carrying=row.carrying,
+            # Sums of amounts come as numeric: they may be larger than any amount.
+            **{name: int(getattr(row, name)) for name in _AMOUNTS},
+        )
         for row in rows
     )
 
@@ -62,15 +81,6 @@ def payable_so_far(connection: Connection, last: Month) -> dict[str, dict[Month,
     return found
 
 
-def closing_of(connection: Connection, month: Month) -> Closing:
-    """Who closed `month`, which must be closed."""
-    row = connection.exec_driver_sql(
-        "SELECT closed_by, closed_role, closed_at FROM settlement_period WHERE month = %(month)s",
-        {"month": month.first_day},
-    ).one()
-    return Closing(row.closed_by, row.closed_role, row.closed_at)
-
-
 def organizations_left_out(connection: Connection, month: Month) -> tuple[ParkedOrganization, ...]:
     """The organizations that were parked when `month` was closed and have no balance of it, the first hundred."""
     rows = connection.exec_driver_sql(_LEFT_OUT, {"month": month.first_day, "limit": _PARKED_SHOWN})
@@ -78,9 +88,10 @@ def organizations_left_out(connection: Connection, month: Month) -> tuple[Parked
 
 
 _TOTALS = """
-    SELECT month, balance.currency, exponent, count(*), count(*) FILTER (WHERE payable > 0),
-        count(*) FILTER (WHERE closing <> 0), sum(opening), sum(net), sum(returned),
-        sum(settled_elsewhere), sum(due), sum(payable), sum(closing)
+    SELECT month, balance.currency, exponent, count(*) AS organizations,
+        count(*) FILTER (WHERE payable > 0) AS paying, count(*) FILTER (WHERE closing <> 0) AS carrying,
+        sum(opening) AS opening, sum(net) AS net, sum(returned) AS returned,
+        sum(settled_elsewhere) AS settled_elsewhere, sum(due) AS due, sum(payable) AS payable, sum(closing) AS closing
     FROM organization_balance AS balance JOIN currency ON code = balance.currency
     WHERE month BETWEEN %(first)s AND %(last)s
     GROUP BY month, balance.currency, exponent

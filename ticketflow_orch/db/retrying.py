@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 from tenacity import RetryCallState, Retrying, nap, retry_if_exception, wait_random_exponential
 
 from ticketflow_orch.db.engine import PATIENCE_OPTION
@@ -56,6 +56,16 @@ def retried(
         if bound.is_reached:
             error.add_note(f"{_GIVEN_UP}{bound.attempts} attempts within {bound.waited:.0f} s.")
         raise
+
+
+def asked(engine: Engine, question: Callable[[Connection], Result]) -> Result:
+    """What the database answers to `question`, which reads only and is asked again while the database is away."""
+
+    def ask() -> Result:
+        with engine.connect() as connection:
+            return question(connection)
+
+    return retried(engine, ask)
 
 
 def is_transient(error: BaseException) -> bool:

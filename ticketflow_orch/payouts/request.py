@@ -23,9 +23,9 @@ from ticketflow_orch.outbox.events import appending
 from ticketflow_orch.payouts.backing import PARKED
 from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
+from ticketflow_orch.periods.state import before_the_books
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.anomalies import OPEN, search, standing
-from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import SMALLEST_ID
 
 EVENT_TYPE = "PayoutRequested"

@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import Connection
 
 from ticketflow_orch.db.engine import clocks
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 
 # How far this host's clock may be from the database's, in seconds.
 LARGEST_DIFFERENCE = 60.0
@@ -20,13 +20,13 @@ def judged_at(connection: Connection, now: datetime, undone: str) -> datetime:
     for rehearsals `now` alone decides.
 
     Raises:
-        InvalidInput: this host's own clock is further from the database's than LARGEST_DIFFERENCE: one of the two is
-            wrong, and nobody can say which.
+        PreconditionFailed: this host's own clock is further from the database's than LARGEST_DIFFERENCE: one of the two
+            is wrong, and nobody can say which.
     """
     database_now, difference = clocks(connection)
     if abs(difference) > LARGEST_DIFFERENCE:
         direction = "ahead of" if difference > 0 else "behind"
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"This host's clock is {abs(difference):.0f} s {direction} the database's, and more than "
             f"{LARGEST_DIFFERENCE:.0f} s {undone}; correct the clock that is wrong."
         )

@@ -1,4 +1,4 @@
-"""The time windows of months, fixed when a month is first planned: whoever comes later goes by what was fixed.
+"""The time windows of months, fixed when a month is first planned: later passes go by what was fixed.
 
 The rules of a zone may change between two settlements, also for instants that are over (a release of the zone database
 that knows of a change of law too late). A month that has no windows yet begins where its neighbour was fixed to end,

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.installation import business_timezone
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 from ticketflow_orch.months import Month, known_zones, last_zone_to_finish, to_the_minute
 from ticketflow_orch.periods.two_clocks import judged_at
 
@@ -22,7 +22,7 @@ def zones_in_use(connection: Connection) -> list[str]:
 def unknown_zones(connection: Connection) -> list[str]:
     """The zones of organizations that the locked tzdata package does not know: nobody can say when a month ends there.
 
-    Who lives in one is parked, and nobody waits for them.
+    Organizations in one are parked, and nobody waits for them.
     """
     return [name for name in _distinct_zones(connection) if name not in known_zones()]
 
@@ -46,15 +46,17 @@ def _distinct_zones(connection: Connection) -> list[str]:
 
 
 def require_over(connection: Connection, month: Month, now: datetime) -> None:
-    """Raise TicketflowError unless `month` is over in every zone in use, by `now` (aware) and by the database's clock.
+    """Refuse a month that is not over in every zone in use, by `now` (aware) and by the database's clock.
 
-    Names the last zone and when. A host whose own clock is far from the database's may settle nothing; see `judged_at`.
+    Raises:
+        PreconditionFailed: it is not; names the last zone and when. Or this host's clock is far from the database's,
+            see `judged_at`.
     """
     earlier = judged_at(connection, now, "settle nothing")
     timezone, ends_at = last_zone_to_finish(month, zones_in_use(connection) or ["UTC"])
     if earlier < ends_at:
         here = business_timezone(connection)
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"{month} is not over in {timezone} before {to_the_minute(ends_at, here)} ({here}), and it is "
             f"{to_the_minute(earlier, here)}; settle it from then on."
         )

@@ -1,4 +1,6 @@
 -- name: in_unknown_zones
+-- Organizations in zones that nobody knows, with each month that may be about them; the index on zones finds them, and
+-- movements are probed by organization and time, a day around the month in UTC.
 SELECT organization.id AS organization_id, external_ref, origin_month,
     'time zone ' || quote_literal(timezone) || ' is unknown to tzdata: correct it, or upgrade tzdata' AS error,
     EXISTS (

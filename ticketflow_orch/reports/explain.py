@@ -13,10 +13,10 @@ from ticketflow_orch.db.installation import business_timezone
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, Window
+from ticketflow_orch.periods.state import before_the_books
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.settlement.anomalies import Anomaly, read_anomalies
 from ticketflow_orch.settlement.checks import Members
-from ticketflow_orch.settlement.late_movements import before_the_books
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 
 _ANOMALIES = 1_000
@@ -202,7 +202,9 @@ _STATE = """
 """
 
 # An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
-_LINE, _ROUNDED_LINE = (of.replace("AS bigint)", "AS numeric)") for of in (LINE, ROUNDED_LINE))
+_LINE, _ROUNDED_LINE = (
+    of.replace("AS bigint)", "AS numeric)").replace("::bigint", "::numeric") for of in (LINE, ROUNDED_LINE)
+)
 
 _LINES = sql(__file__, "lines", line=_LINE, rounded_line=_ROUNDED_LINE, join_amounts_1=", ".join(AMOUNTS[:-1]))
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.settlement.checks import EVERYBODY, Members
 from ticketflow_orch.settlement.passes import still_writing
@@ -164,12 +164,14 @@ def accept(connection: Connection, references: Sequence[str], by: str, patience:
     by its number. Returns how many anomalies that were.
 
     Raises:
-        InvalidInput: there is no such movement, nothing is open that could be accepted, or somebody writes for longer.
+        InvalidInput: there is no such movement.
+        PreconditionFailed: nothing is open about it that could be accepted.
+        Conflict: somebody is writing for longer.
     """
     through = connection.exec_driver_sql(_RECORDED).scalar_one()
     writing = still_writing(connection, patience)
     if writing:
-        raise InvalidInput(
+        raise Conflict(
             f"Still writing movements after {patience:g} s: {', '.join(writing)}; let them commit or end them, then "
             "accept what looks wrong."
         )
@@ -184,7 +186,7 @@ def accept(connection: Connection, references: Sequence[str], by: str, patience:
         asked |= Members.only(movement.organization_id).parameters()
         rows = connection.exec_driver_sql(_ACCEPT, asked).rowcount
         if not rows:
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Nothing is open about movement {reference!r} that could be accepted: `ticketflow anomalies list` "
                 "shows what is. One that is dated later than now is voided and entered again, or waits until then."
             )
@@ -198,61 +200,13 @@ def _minute(instant: datetime | None) -> str:
 
 _MEMBERS = "organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint"
 
-
-# What the movements for which `fresh` holds make wrong, told by what they reverse, directly or not. Only what takes
-# more back can be too much of it; a capture is one too many also when what took it back is taken back.
-def _found(fresh: str) -> str:
-    return f"""
-        fresh AS MATERIALIZED (
-            SELECT id, kind, is_void, reverses_id, reservation_id, occurred_at, amount FROM money_movement
-            WHERE {fresh} AND {_MEMBERS}
-                AND (reverses_id IS NOT NULL OR (kind = 'CAPTURE' AND reservation_id IS NOT NULL))
-        ), back (id, by_id, amount) AS (
-            SELECT reverses_id, id, amount FROM fresh WHERE reverses_id IS NOT NULL
-            UNION ALL
-            SELECT further.reverses_id, by_id, back.amount
-            FROM back JOIN money_movement AS further ON further.id = back.id WHERE further.reverses_id IS NOT NULL
-        ), reversed AS MATERIALIZED (
-            SELECT id, max(by_id) FILTER (WHERE amount < 0) AS taken_by,
-                max(by_id) FILTER (WHERE amount > 0) AS given_by
-            FROM back GROUP BY id
-        )
-    """
-
-
+# What those of `fresh` make wrong (movement_id, why, latest_id).
 _FOUND_WHY = {
-    Why.BEYOND: """
-        SELECT id, 'BEYOND', CASE WHEN root.amount > 0 THEN taken_by ELSE given_by END
-        FROM reversed JOIN money_movement AS root USING (id)
-        WHERE CASE WHEN root.amount > 0 THEN taken_by ELSE given_by END IS NOT NULL
-    """,
-    Why.EARLIER: """
-        SELECT fresh.id, 'EARLIER', fresh.id
-        FROM fresh JOIN money_movement AS target ON target.id = fresh.reverses_id
-        WHERE NOT fresh.is_void AND fresh.occurred_at < target.occurred_at
-    """,
-    Why.TWICE: """
-        SELECT capture.id, 'TWICE', greatest(capture.id, max(cause.by_id))
-        FROM (
-            SELECT reservation_id, id AS by_id FROM fresh
-            WHERE kind = 'CAPTURE' AND NOT is_void AND reservation_id IS NOT NULL
-            UNION ALL
-            SELECT reservation_id, given_by FROM reversed JOIN money_movement USING (id)
-            WHERE kind = 'CAPTURE' AND reservation_id IS NOT NULL AND given_by IS NOT NULL
-        ) AS cause
-        JOIN money_movement AS capture ON capture.reservation_id = cause.reservation_id
-            AND capture.kind = 'CAPTURE' AND NOT capture.is_void
-        WHERE EXISTS (
-            SELECT FROM money_movement AS first
-            WHERE first.reservation_id = capture.reservation_id AND first.id < capture.id
-                AND first.kind = 'CAPTURE' AND NOT first.is_void)
-        GROUP BY capture.id
-    """,
+    Why.BEYOND: sql(__file__, "found_beyond"),
+    Why.EARLIER: sql(__file__, "found_earlier"),
+    Why.TWICE: sql(__file__, "found_twice"),
 }
-_FOUND_LATER = f"""
-    SELECT id, 'LATER', id FROM money_movement
-    WHERE occurred_at > coalesce(%(now)s::timestamptz, statement_timestamp()) AND NOT is_void AND {_MEMBERS}
-"""
+_FOUND_LATER = sql(__file__, "found_later", members=_MEMBERS)
 
 
 def standing(candidate: str, until: str | None = None) -> str:
@@ -260,36 +214,20 @@ def standing(candidate: str, until: str | None = None) -> str:
 
     Wrong by now, or `until` then, the SQL of an instant. `before_id` is the capture before, where there is one.
     """
-    by_then = "" if until is None else f"AND first.occurred_at < {until}"
-    is_dated = "true" if until is None else f"moved.occurred_at < {until}"
-    return f"""
-        SELECT candidate.*, moved.organization_id, moved.currency, abs(rest.amount) AS questionable,
-            before.id AS before_id
-        FROM {candidate} AS candidate
-        JOIN money_movement AS moved ON moved.id = candidate.movement_id
-        CROSS JOIN LATERAL (SELECT {kept("moved", until)} AS amount) AS rest
-        LEFT JOIN LATERAL (
-            SELECT min(first.id) AS id FROM money_movement AS first
-            WHERE candidate.why = 'TWICE' AND first.reservation_id = moved.reservation_id AND first.id < moved.id
-                AND first.kind = 'CAPTURE' AND NOT first.is_void {by_then} AND {kept("first", until)} > 0
-        ) AS before ON true
-        WHERE rest.amount <> 0 AND CASE candidate.why
-            WHEN 'BEYOND' THEN (rest.amount > 0) <> (moved.amount > 0)
-            WHEN 'TWICE' THEN rest.amount > 0 AND before.id IS NOT NULL AND {is_dated}
-            ELSE {is_dated}
-        END
-    """
+    return sql(
+        __file__,
+        "standing",
+        candidate=candidate,
+        kept_moved=kept("moved", until),
+        kept_first=kept("first", until),
+        by_then="" if until is None else f"AND first.occurred_at < {until}",
+        is_dated="true" if until is None else f"moved.occurred_at < {until}",
+    )
 
 
 def by_the_end_of(month: str) -> str:
     """SQL: whether an anomaly came to be by the end of `month` where its organization lives, or that is not known."""
-    return f"""
-        NOT EXISTS (
-            SELECT FROM money_movement AS latest
-            JOIN organization AS owner ON owner.id = latest.organization_id
-            JOIN settlement_window AS cut ON cut.timezone = owner.timezone AND cut.month = {month}
-            WHERE latest.id = latest_id AND latest.occurred_at >= cut.ends_at)
-    """
+    return sql(__file__, "by_the_end_of", month=month)
 
 
 # Open anomalies, for the index that holds nothing else.
@@ -297,40 +235,23 @@ OPEN = "latest_id >= coalesce(accepted_to, 0)"
 
 
 def _asked(whys: Sequence[Why]) -> str:
-    """The CTEs up to `asked`: all anomalies of `whys` that still are, with who accepted them."""
+    """The queries up to `asked`, recursive: all anomalies of `whys` that still are, with who accepted them."""
     found = [*(_FOUND_WHY[why] for why in whys if why in _FOUND_WHY), *([_FOUND_LATER] if Why.LATER in whys else [])]
-    return f"""
-        {_found("id >= (SELECT searched_to FROM anomaly_search)")}, candidate AS MATERIALIZED (
-            SELECT movement_id, why, max(latest_id) AS latest_id FROM (
-                SELECT movement_id, why, latest_id FROM movement_anomaly
-                WHERE why IN ({", ".join(f"'{why}'" for why in whys)}) AND {_MEMBERS}
-                    AND (%(with_accepted)s::boolean OR {OPEN})
-                UNION ALL
-                SELECT * FROM ({" UNION ALL ".join(found)}) AS found (movement_id, why, latest_id)
-            ) AS known GROUP BY movement_id, why
-        ), asked AS (
-            SELECT standing.*, CASE WHEN accepted_to > standing.latest_id THEN accepted_by END AS accepted_by
-            FROM ({standing("candidate")}) AS standing LEFT JOIN movement_anomaly USING (movement_id, why)
-        )
-    """
+    return sql(
+        __file__,
+        "asked",
+        fresh=sql(__file__, "fresh", is_fresh="id >= (SELECT searched_to FROM anomaly_search)", members=_MEMBERS),
+        whys=", ".join(f"'{why}'" for why in whys),
+        members=_MEMBERS,
+        open=OPEN,
+        found=" UNION ALL ".join(found),
+        standing=standing("candidate"),
+    )
 
 
 @cache
 def _listed(whys: tuple[Why, ...]) -> str:
-    return f"""
-        WITH RECURSIVE {_asked(whys)}
-        SELECT why, organization.external_ref AS organization, asked.currency, exponent,
-            moved.external_ref AS reference, moved.kind, moved.amount, questionable, moved.occurred_at,
-            other.external_ref AS other, other.occurred_at AS other_occurred_at, accepted_by, count(*) OVER () AS total
-        FROM asked
-        JOIN money_movement AS moved ON moved.id = movement_id
-        JOIN organization ON organization.id = asked.organization_id
-        JOIN currency ON code = asked.currency
-        LEFT JOIN money_movement AS other ON other.id = CASE why
-            WHEN 'BEYOND' THEN latest_id WHEN 'EARLIER' THEN moved.reverses_id WHEN 'TWICE' THEN before_id END
-        WHERE %(with_accepted)s::boolean OR accepted_by IS NULL
-        ORDER BY movement_id, why LIMIT %(limit)s::bigint
-    """
+    return sql(__file__, "listed", asked=_asked(whys))
 
 
 # From the few rows found first to each other by an index, whatever statistics make of a chunk of the newest rows.
@@ -344,16 +265,14 @@ _NEXT = sql(__file__, "next")
 _NOTE = sql(
     __file__,
     "note",
-    found_id_cast_from_id_as_bigint_and_id_cast_to_id_as_bigint=_found(
-        "id >= %(from_id)s::bigint AND id < %(to_id)s::bigint"
-    ),
-    join_found_why_values=" UNION ALL ".join(_FOUND_WHY.values()),
-    standing_candidate=standing("candidate"),
+    fresh=sql(__file__, "fresh", is_fresh="id >= %(from_id)s::bigint AND id < %(to_id)s::bigint", members=_MEMBERS),
+    found=" UNION ALL ".join(_FOUND_WHY.values()),
+    standing=standing("candidate"),
 )
 
 _ADVANCE = "UPDATE anomaly_search SET searched_to = %(to_id)s::bigint"
 
-_NOTED = sql(__file__, "noted", open=OPEN, standing_candidate=standing("candidate"))
+_NOTED = sql(__file__, "noted", open=OPEN, standing=standing("candidate"))
 
 _AHEAD = """
     SELECT count(*) AS movements, min(recorded_at) AS since FROM money_movement AS moved
@@ -366,4 +285,4 @@ _MOVEMENT = "SELECT id, organization_id FROM money_movement WHERE external_ref =
 # All that is below was recorded by now, if it ever is.
 _RECORDED = "SELECT coalesce(max(id), 0) + 1 FROM money_movement"
 
-_ACCEPT = sql(__file__, "accept", asked_tuple__found_why=_asked(tuple(_FOUND_WHY)))
+_ACCEPT = sql(__file__, "accept", asked=_asked(tuple(_FOUND_WHY)))

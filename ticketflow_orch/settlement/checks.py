@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.db.catalogue import missing_objects
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, months_between
+from ticketflow_orch.periods.state import READ_MONTHS, settled_months, touched_months
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.currencies import currency_of
@@ -78,20 +79,6 @@ class Finding:
         return cls(month, len(breaches), breaches)
 
 
-def settled_months(connection: Connection) -> tuple[Month, ...]:
-    """The months that are settled and not closed: those whose entries may still be wrong and may still be fixed."""
-    days = connection.exec_driver_sql(
-        "SELECT month FROM settlement_period WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month"
-    )
-    return tuple(Month.of_day(day) for day in days.scalars())
-
-
-def open_months(connection: Connection) -> tuple[Month, ...]:
-    """The months that are settled and into which anything may still be posted: who is new there gets a row."""
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month")
-    return tuple(Month.of_day(day) for day in days.scalars())
-
-
 def months_with_parked(connection: Connection) -> tuple[Month, ...]:
     """The months that are settled and not closed, and those, closed or not, in which somebody is still parked."""
     days = connection.exec_driver_sql("SELECT DISTINCT month FROM parked_organization WHERE resolved_at IS NULL")
@@ -104,12 +91,14 @@ def months_recorded(connection: Connection, members: Members = EVERYBODY) -> tup
     Those that have a period, and before the first of them those with movements or entries: a pass of the first month
     that is not closed takes in what comes late for them.
     """
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period ORDER BY month").scalars().all()
-    if not days:
+    touched = touched_months(connection)
+    if not touched:
         return ()
     # Which month a movement lies in depends on the zone, so its neighbours are looked at too.
-    before = connection.exec_driver_sql(_BEFORE_THE_FIRST, members.parameters() | {"first": days[0], "periods": days})
-    return tuple(sorted({*map(Month.of_day, days), *(Month.of_day(day) for day in before.scalars() if day < days[0])}))
+    first = touched[0].first_day
+    asked = {"first": first, "periods": [month.first_day for month in touched]} | members.parameters()
+    before = connection.exec_driver_sql(_BEFORE_THE_FIRST, asked).scalars()
+    return (*sorted(Month.of_day(day) for day in before if day < first), *touched)
 
 
 def organizations_without_row(connection: Connection, month: Month, members: Members = EVERYBODY) -> Finding:
@@ -182,8 +171,7 @@ def _recomputing(connection: Connection, month: Month, members: Members) -> dict
         """,
         _month(month),
     ).scalars()
-    last = connection.exec_driver_sql("SELECT max(month) FROM settlement_period").scalar_one()
-    posting = months_between(month, month if last is None else max(month, Month.of_day(last)))
+    posting = months_between(month, max([month, *touched_months(connection)]))
     return (
         month_parameters(month, windows, cutoff)
         | members.parameters()
@@ -207,24 +195,9 @@ def _finding(month: Month, breaches: Sequence[Breach], rows: Sequence[Row[Any]])
     return Finding(month, rows[0].breaches if rows else 0, tuple(breaches))
 
 
-_WITHOUT_ROW = sql(__file__, "without_row", currency_of_cast_month_as_date=currency_of("%(month)s::date"))
+_CURRENCY = currency_of("%(month)s::date")
 
-# A pass that was given up, or that is still running, has done some organizations beyond what counts as read.
-_AHEAD = f"""
-    ahead AS MATERIALIZED (
-        SELECT low_id, coalesce(high_id, {LARGEST_ID}) AS high_id, organizations, cutoff,
-            coalesce(recorded_before, 'infinity') AS recorded_before
-        FROM settlement_pass JOIN settlement_chunk AS chunk USING (month, pass)
-        WHERE chunk.origin_month = %(origin)s::date AND chunk.state = 'DONE' AND cutoff > %(cutoff)s::bigint
-    )"""
-_AS_READ_BY = """
-    FROM ahead
-        WHERE organization.id BETWEEN ahead.low_id AND ahead.high_id
-            AND (ahead.organizations IS NULL OR organization.id = ANY (ahead.organizations))"""
-_AS_READ = f"coalesce((SELECT max(ahead.cutoff) {_AS_READ_BY}), %(cutoff)s::bigint)"
-# Of a pass from when cutoffs were instants its instant decides too. Only then, because it is in no index.
-_AS_READ_BY_CLOCK = f"""{_AS_READ}
-    AND recorded_at < coalesce((SELECT max(ahead.recorded_before) {_AS_READ_BY}), 'infinity')"""
+_WITHOUT_ROW = sql(__file__, "without_row", currency=_CURRENCY)
 
 _READ_BY_CLOCK = """
     SELECT EXISTS (SELECT FROM settlement_pass WHERE recorded_before IS NOT NULL AND cutoff > %(cutoff)s::bigint)
@@ -232,40 +205,20 @@ _READ_BY_CLOCK = """
 
 
 def _dishonest(as_read: str) -> str:
-    return f"""
-        WITH {_AHEAD}, {difference(cutoff=as_read)}
-        SELECT coalesce(external_ref, 'id ' || organization_id) AS external_ref, difference.currency,
-            {", ".join(f"difference.{name}" for name in AMOUNTS)}, (
-                SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
-                WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                    AND entry.month = ANY (%(posting_months)s::date[])
-                    AND entry.origin_month = %(origin)s::date
-            ) AS posted_net,
-            count(*) OVER () AS breaches
-        FROM difference LEFT JOIN organization ON organization.id = organization_id
-        WHERE differs
-        ORDER BY organization_id LIMIT %(examples)s
-    """
+    ahead = sql(__file__, "ahead", largest_id=LARGEST_ID)
+    cutoff = sql(__file__, as_read, as_read=sql(__file__, "as_read"))
+    differing = ", ".join(f"difference.{name}" for name in AMOUNTS)
+    return sql(__file__, "dishonest", ahead=ahead, difference=difference(cutoff=cutoff), amounts=differing)
 
 
-_DISHONEST = _dishonest(_AS_READ)
-_DISHONEST_BY_CLOCK = _dishonest(_AS_READ_BY_CLOCK)
+_DISHONEST = _dishonest("as_read")
+# Of a pass from when cutoffs were instants its instant decides too. Only then, because it is in no index.
+_DISHONEST_BY_CLOCK = _dishonest("as_read_by_clock")
 
 _RESIDUE = sql(__file__, "residue", recomputed=recomputed())
 
-_PARKED = sql(__file__, "parked", currency_of_cast_month_as_date=currency_of("%(month)s::date"))
+_PARKED = sql(__file__, "parked", currency=_CURRENCY)
 
-# Movements of the days around an edge count for both months: the zones decide, and a month too many is no harm.
-_BEFORE_THE_FIRST = """
-    SELECT DISTINCT CAST(date_trunc('month', day AT TIME ZONE 'UTC') AS date) AS month
-    FROM money_movement
-    CROSS JOIN LATERAL (VALUES (occurred_at - interval '1 day'), (occurred_at + interval '1 day')) AS around (day)
-    WHERE occurred_at < %(first)s::timestamptz + interval '1 day'
-        AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
-    UNION
-    SELECT DISTINCT origin_month::date FROM ledger_entry
-    WHERE month = ANY (%(periods)s::date[]) AND origin_month < %(first)s::date
-        AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
-"""
+_BEFORE_THE_FIRST = sql(__file__, "before_the_first")
 
-_ORDER = sql(__file__, "order")
+_ORDER = sql(__file__, "order", read_months=READ_MONTHS)

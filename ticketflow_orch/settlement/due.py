@@ -7,10 +7,20 @@ from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
 
+from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.periods.state import (
+    PeriodState,
+    months_in,
+    open_months,
+    settled_before,
+    takes_postings,
+    touched_months,
+)
 from ticketflow_orch.periods.windows import month_windows
-from ticketflow_orch.periods.zones import in_unknown_zones, unknown_zones, zones_in_use
-from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch, takes_postings
+from ticketflow_orch.periods.zones import in_unknown_zones, require_over, unknown_zones, zones_in_use
+from ticketflow_orch.settlement.late_movements import Unread, changed_months, months_to_watch, next_movement_id
+from ticketflow_orch.settlement.passes import running_pass
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 
@@ -33,10 +43,10 @@ def late_months(connection: Connection) -> tuple[Month, ...]:
     The first that is not closed is so too when something came late for a closed month before it, because it takes that
     in. Without another pass all this would wait until somebody asks for one.
     """
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'SETTLED' ORDER BY month")
-    months = [Month.of_day(day) for day in days.scalars()]
     return tuple(
-        month for month in months if takes_postings(connection, month) and is_changed(connection, month, LARGEST_ID)
+        month
+        for month in open_months(connection)
+        if takes_postings(connection, month) and is_changed(connection, month, LARGEST_ID)
     )
 
 
@@ -53,16 +63,32 @@ def is_changed(connection: Connection, month: Month, boundary: int) -> bool:
     return any(not row.is_parked for row in in_unknown_zones(connection, month, (*watched, month), boundary))
 
 
+def needs_another_pass(connection: Connection, month: Month) -> bool:
+    """Whether a pass of the settled `month` is running, with a run or without one, or one that began now would post."""
+    return running_pass(connection, month) is not None or is_changed(connection, month, next_movement_id(connection))
+
+
+def require_settleable(connection: Connection, month: Month, now: datetime, first_month: Month) -> None:
+    """Refuse to settle `month` before it can be: by `now` (aware), and by the database's clock.
+
+    Raises:
+        InvalidInput: it is before `first_month`.
+        PreconditionFailed: it is not over in every zone in use, or this host's clock and the database's disagree.
+    """
+    if month < first_month:
+        raise InvalidInput(
+            f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
+            "lets it be settled, unless a month is closed."
+        )
+    require_over(connection, month, now)
+
+
 def months_due_at(connection: Connection, tick: datetime, first_month: Month) -> tuple[Month, ...]:
     """The months that were due at `tick` (aware), an instant of the past: over by then, settled later or not yet.
 
     None that was never settled and lies before a closed one: nothing may be posted there, so nobody was to settle it.
     """
-    before = connection.exec_driver_sql(
-        "SELECT month FROM settlement_period WHERE settled_at < %(tick)s", {"tick": tick}
-    )
-    earlier = {Month.of_day(day) for day in before.scalars()}
-    settled = _settled(connection)
+    earlier, settled = settled_before(connection, tick), _settled(connection)
     return tuple(
         month
         for month in months_over(connection, tick, first_month)
@@ -79,8 +105,7 @@ def months_over(connection: Connection, now: datetime, first_month: Month) -> tu
     """
     zones, unknown = zones_in_use(connection), unknown_zones(connection)
     last = _last_over(zones, now)
-    begun = connection.exec_driver_sql("SELECT min(month) FROM settlement_period").scalar_one()
-    first = None if begun is None else Month.of_day(begun)
+    first = next(iter(touched_months(connection)), None)
     before = tuple(months_between(first_month, last if first is None else min(last, first)))
     for month in before[_first_with_any(connection, before) :]:
         if _has_movements(connection, _windows(month, zones, unknown)):
@@ -99,8 +124,7 @@ def _last_over(zones: Sequence[str], now: datetime) -> Month:
 
 
 def _settled(connection: Connection) -> set[Month]:
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state <> 'OPEN'").scalars()
-    return {Month.of_day(day) for day in days}
+    return set(months_in(connection, PeriodState.SETTLED, PeriodState.CLOSING, PeriodState.CLOSED))
 
 
 def _running(connection: Connection) -> set[Month]:

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import FROZEN_MONTHS, LEDGER_MONTHS
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.queries import UNREAD, unread_bounds
 
@@ -66,7 +67,7 @@ class LateMoney:
 def late_money(connection: Connection, month: Month | None = None, limit: int = 100) -> tuple[LateMoney, ...]:
     """What waits to be posted, in `month` or in any, of which `limit` are listed: what `status` counts as late."""
     rows = connection.exec_driver_sql(
-        _UNREAD, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit}
+        _WAITING, unread_bounds(connection) | {"month": month and month.first_day, "limit": limit}
     )
     return tuple(
         LateMoney(
@@ -100,6 +101,6 @@ def _listed(connection: Connection, month: Month | None, number: int | None, lim
     return LateAdjustments(listed, rows[0].adjustments if rows else 0)
 
 
-_UNREAD = sql(__file__, "unread", unread=UNREAD)
+_WAITING = sql(__file__, "waiting", unread=UNREAD, frozen_months=FROZEN_MONTHS)
 
-_ADJUSTMENTS = sql(__file__, "adjustments")
+_ADJUSTMENTS = sql(__file__, "adjustments", ledger_months=LEDGER_MONTHS)

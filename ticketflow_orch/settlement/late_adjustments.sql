@@ -1,8 +1,9 @@
--- name: unread
--- Nothing is posted into a closed month any more: the first after all of them takes it in.
+-- name: waiting
+-- What waits, and the month that takes it in. Nothing is posted into a closed month any more: the first after all of
+-- them takes it in.
 WITH {unread}, open_month AS (
     SELECT max(CAST(month + interval '1 month' AS date)) AS month
-    FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+    FROM ({frozen_months}) AS period
 ), waiting AS (
     SELECT organization_id, unread.month, greatest(unread.month, open_month.month) AS posted_in, currency,
         count(*) AS movements, sum(amount) AS amount
@@ -19,7 +20,8 @@ LIMIT %(limit)s::bigint;
 
 
 -- name: adjustments
--- A currency that nobody had moved money in, and an organization that was parked, have their first entry late.
+-- What was posted late, with the net before it. A currency that nobody had moved money in, and an organization that was
+-- parked, have their first entry late.
 WITH first_pass AS (
     SELECT month AS settled_month, min(pass) AS number FROM settlement_pass WHERE state = 'DONE' GROUP BY month
 ), adjustment AS (
@@ -36,7 +38,7 @@ SELECT adjustment.*, external_ref, name, exponent, (
         SELECT coalesce(sum(earlier.net), 0) FROM ledger_entry AS earlier
         WHERE earlier.organization_id = adjustment.organization_id AND earlier.currency = adjustment.currency
             AND earlier.month = ANY (
-                SELECT period.month FROM settlement_period AS period
+                SELECT period.month FROM ({ledger_months}) AS period
                 WHERE period.month BETWEEN adjustment.origin_month AND adjustment.month)
             AND earlier.origin_month = adjustment.origin_month
             AND (earlier.month, earlier.sequence) < (adjustment.month, adjustment.sequence)

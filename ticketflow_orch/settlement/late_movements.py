@@ -13,8 +13,9 @@ from typing import Any
 from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 from ticketflow_orch.months import Month, Window, months_between
+from ticketflow_orch.periods.state import READ_MONTHS, closed_months, last_closed
 from ticketflow_orch.periods.windows import Windows
 from ticketflow_orch.settlement.currencies import currency_of
 
@@ -24,54 +25,20 @@ def next_movement_id(connection: Connection) -> int:
     return int(connection.exec_driver_sql("SELECT nextval('money_movement_id_seq')").scalar_one())
 
 
-def require_order(connection: Connection) -> None:
-    """Refuse to settle by a sequence that was set back, by hand or by a restore: its values divide nothing.
+def next_in_order(connection: Connection) -> int:
+    """As `next_movement_id`, but refuses a sequence that a hand or a restore set back: its values divide nothing.
 
     Raises:
-        InvalidInput: movements, or what was read of them, go beyond what it gives next.
+        PreconditionFailed: movements, or what was read of them, go beyond what it gives next.
     """
     row = connection.exec_driver_sql(_REACHED).one()
     if row.largest_id >= row.next_id or row.largest_cutoff > row.next_id:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"The sequence money_movement_id_seq gives {row.next_id}, while movements go up to {row.largest_id} and "
             f"were read to {row.largest_cutoff}: what is settled now would lack some. Set it to the larger of both by "
             "setval, then settle again."
         )
-
-
-def last_closed(connection: Connection) -> Month | None:
-    """The last month whose books are closed; months are closed in order, so nothing is posted up to it."""
-    day = connection.exec_driver_sql("SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'").scalar_one()
-    return None if day is None else Month.of_day(day)
-
-
-def takes_postings(connection: Connection, month: Month) -> bool:
-    """Whether anything may be posted in `month`: neither it nor a later one is closed or being closed."""
-    return not connection.exec_driver_sql(
-        "SELECT EXISTS (SELECT FROM settlement_period WHERE month >= %(month)s AND state IN ('CLOSING', 'CLOSED'))",
-        {"month": month.first_day},
-    ).scalar_one()
-
-
-def before_the_books(connection: Connection, month: Month) -> str | None:
-    """Why nothing ever happens in `month`, in one sentence: it lies before the first that was closed. None: it may."""
-    row = connection.exec_driver_sql(_BOOKS).one()
-    if row.first is None or month.first_day >= row.first:
-        return None
-    return (
-        f"{month} lies before {Month.of_day(row.first)}, with which the books begin, so it is never settled, closed or "
-        f"paid; what comes late for it is adjusted in {Month.of_day(row.last).next()}."
-    )
-
-
-def why_nothing_is_posted(connection: Connection, month: Month) -> str | None:
-    """Why a settlement of `month` posts nothing, whatever came late, in one sentence; None: it may."""
-    if takes_postings(connection, month):
-        return None
-    return before_the_books(connection, month) or (
-        f"{month} takes nothing any more: the month is closed, or is being closed, so nothing was posted; what comes "
-        "late for it is adjusted in the first open month."
-    )
+    return next_movement_id(connection)
 
 
 def closed_before(connection: Connection, month: Month) -> Month | None:
@@ -96,8 +63,7 @@ def months_to_watch(
     closed_through = closed_before(connection, month)
     if closed_through is None:
         return []
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED'").scalars()
-    closed = {Month.of_day(day) for day in days if Month.of_day(day) <= closed_through}
+    closed = {each for each in closed_months(connection) if each <= closed_through}
     months = closed | _months_before(connection, min(closed), timezones, cutoff, full)
     return sorted(month for month, boundary in read_to(connection, months).items() if boundary <= cutoff)
 
@@ -179,83 +145,19 @@ def _months_before(connection: Connection, first: Month, timezones: list[str], c
     return set(months_between(min(months), first.previous())) if months else set()
 
 
-_BOOKS = """
-    SELECT min(month) AS first, max(month) AS last FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
-"""
-
-# What is compared was committed before the sequence is looked at.
-_REACHED = """
-    SELECT coalesce((SELECT max(id) FROM money_movement), 0) AS largest_id,
-        greatest((SELECT max(cutoff) FROM settlement_pass), (SELECT max(read_to) FROM settlement_period), 0)
-            AS largest_cutoff,
-        1 + coalesce(pg_sequence_last_value(CAST('money_movement_id_seq' AS regclass)), 0) AS next_id
-"""
+_REACHED = sql(__file__, "reached", read_months=READ_MONTHS)
 
 # The last zone on earth that begins a month, and the first.
 _OUTERMOST = ("Etc/GMT+12", "Pacific/Kiritimati")
 
-_BEFORE = """
-    SELECT (
-        SELECT min(occurred_at) FROM money_movement
-        WHERE id >= %(least)s::bigint AND id < %(cutoff)s::bigint
-            AND occurred_at < %(starts_at)s::timestamptz
-    ) AS oldest, (
-        SELECT min(month) FROM parked_organization
-        WHERE month < %(first)s::date AND error IS NOT NULL AND resolved_at IS NULL
-    ) AS parked
-"""
+_BEFORE = sql(__file__, "before")
 
-# The organizations that can have changed, by month: those with a movement that was not read, the parked, and in the
-# pass's own month those that are active and have no row. The bounds beside the joins are for the index on the order of
-# recording, which passes over the sales of later months.
-CHANGED = f"""
-    watched AS MATERIALIZED (
-        SELECT month_window.*, read_to
-        FROM unnest(
-            %(months)s::date[], %(timezones)s::text[],
-            %(starts)s::timestamptz[], %(ends)s::timestamptz[]
-        ) AS month_window (origin_month, timezone, starts_at, ends_at)
-        JOIN unnest(%(read_months)s::date[], %(read_to)s::bigint[]) AS reading (origin_month, read_to)
-            USING (origin_month)
-    ), changed AS (
-        SELECT origin_month, organization.id
-        FROM money_movement
-        JOIN organization ON organization.id = organization_id
-        JOIN watched USING (timezone)
-        WHERE money_movement.id >= %(least)s::bigint AND money_movement.id < %(cutoff)s::bigint
-            AND occurred_at >= %(earliest)s::timestamptz AND occurred_at < %(latest)s::timestamptz
-            AND money_movement.id >= watched.read_to
-            AND occurred_at >= watched.starts_at AND occurred_at < watched.ends_at
-        UNION ALL
-        SELECT origin_month, organization_id
-        FROM parked_organization
-        JOIN organization ON organization.id = organization_id
-        JOIN watched ON watched.origin_month = parked_organization.month
-            AND watched.timezone = organization.timezone
-        WHERE error IS NOT NULL AND resolved_at IS NULL
-        UNION ALL
-        SELECT %(own)s::date, id
-        FROM organization
-        WHERE %(own)s::date IS NOT NULL
-            AND joined_on < %(after_own)s::date AND (left_on IS NULL OR left_on >= %(own)s::date)
-            AND timezone = ANY (%(timezones)s::text[])
-            AND NOT EXISTS (
-                SELECT FROM ledger_entry AS entry
-                WHERE entry.month = %(own)s::date AND entry.origin_month = %(own)s::date
-                    AND entry.sequence = 0 AND entry.organization_id = organization.id
-                    AND entry.currency = {currency_of("%(own)s::date")})
-    )"""
+# The queries `watched` and `changed` (origin_month, id). Binds are those of `Unread.parameters`.
+CHANGED = sql(__file__, "changed", currency=currency_of("%(own)s::date"))
 
 _CHANGED_MONTHS = sql(__file__, "changed_months", changed=CHANGED)
 
-# Cut into chunks of `size` of them.
-CHANGED_CHUNKS = f"""
-    WITH {CHANGED}, numbered AS (
-        SELECT origin_month, id,
-            (row_number() OVER (PARTITION BY origin_month ORDER BY id) - 1) / %(size)s::bigint AS chunk
-        FROM (SELECT DISTINCT origin_month, id FROM changed) AS each
-    ), changed_chunk (origin_month, low_id, high_id, organizations) AS (
-        SELECT origin_month, min(id), max(id), array_agg(id ORDER BY id) FROM numbered GROUP BY origin_month, chunk
-    )"""
+# A WITH that ends in `changed_chunk` (origin_month, low_id, high_id, organizations). Binds: `size` besides.
+CHANGED_CHUNKS = sql(__file__, "changed_chunks", changed=CHANGED)
 
 PLAN_CHANGED = sql(__file__, "plan_changed", changed_chunks=CHANGED_CHUNKS)

@@ -1,4 +1,4 @@
-"""A pass from its cutoff to its end: begun or joined, waited for, planned once, finished by whoever is last."""
+"""A pass from its cutoff to its end: begun or joined, waited for, planned once, finished by the last worker."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.outbox.events import OutboxEvent, Publish
+from ticketflow_orch.periods.state import mark_read, mark_settled, takes_postings, touch
 from ticketflow_orch.periods.windows import fix_windows, fixed_windows
 from ticketflow_orch.periods.zones import in_unknown_zones, zones_in_use
 from ticketflow_orch.settlement.chunking import PLAN_ALL
@@ -22,7 +23,6 @@ from ticketflow_orch.settlement.late_movements import (
     closed_before,
     months_to_watch,
     read_to,
-    takes_postings,
 )
 from ticketflow_orch.settlement.posting import Pass
 
@@ -43,14 +43,6 @@ class Drained:
     total: int
 
 
-def period_state(connection: Connection, month: Month) -> str:
-    """OPEN, SETTLED, CLOSING or CLOSED; a month that nobody has touched is OPEN."""
-    state = connection.exec_driver_sql(
-        "SELECT state FROM settlement_period WHERE month = %(month)s", {"month": month.first_day}
-    ).scalar_one_or_none()
-    return state or "OPEN"
-
-
 def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[Pass, bool]:
     """A new pass of `month`, cut off at the next movement's id, or the running one; and whether it was joined.
 
@@ -60,39 +52,24 @@ def begin_or_join(engine: Engine, month: Month, *, full: bool = False) -> tuple[
     parameters = {"month": month.first_day, "full": full}
     while True:
         with transaction(engine) as connection:
-            connection.exec_driver_sql(
-                "INSERT INTO settlement_period (month) VALUES (%(month)s) ON CONFLICT DO NOTHING", parameters
-            )
-            # The table's lock, which the insertion holds, keeps a closing from beginning before we have ended.
+            # The table's lock, which this holds, keeps a closing from beginning before we have ended.
+            touch(connection, month)
             if not takes_postings(connection, month):
                 raise IncompleteSettlementError(f"{month} is being closed at this moment; nothing is posted in it.")
             begun = connection.exec_driver_sql(_BEGIN, parameters).one_or_none()
         if begun is not None:
-            return Pass(month, *begun), False
+            return Pass(month, **begun._asdict()), False
         with engine.connect() as connection:
-            running = connection.exec_driver_sql(_RUNNING, parameters).one_or_none()
+            running = running_pass(connection, month)
         if running is not None:
-            return Pass(month, *running), True
+            return running, True
         # It ended between the two statements: the next try begins the following one.
 
 
-def is_being_settled(connection: Connection, month: Month) -> bool:
-    """Whether a pass of `month` is running, whether or not a run works on it."""
-    return connection.exec_driver_sql(_RUNNING, {"month": month.first_day}).one_or_none() is not None
-
-
-def is_read(connection: Connection, month: Month, boundary: int) -> bool:
-    """Whether `month` is settled with all that was recorded about it below the movement id `boundary`."""
-    return bool(
-        connection.exec_driver_sql(
-            """
-                SELECT EXISTS (
-                    SELECT FROM settlement_period
-                    WHERE month = %(month)s AND state <> 'OPEN' AND read_to >= %(boundary)s::bigint)
-            """,
-            {"month": month.first_day, "boundary": boundary},
-        ).scalar_one()
-    )
+def running_pass(connection: Connection, month: Month) -> Pass | None:
+    """The pass of `month` that is running, whether or not a run works on it."""
+    found = connection.exec_driver_sql(_RUNNING, {"month": month.first_day}).one_or_none()
+    return None if found is None else Pass(month, **found._asdict())
 
 
 def wait_for_writers(engine: Engine, settlement: Pass, patience: float) -> None:
@@ -180,11 +157,13 @@ def _cut(connection: Connection, settlement: Pass, chunk_size: int, parked_limit
             f"{organizations} organizations are in time zones that tzdata does not know, such as "
             f"{left[0].external_ref} ({left[0].error}); then settle the month again."
         )
-    if left:
-        connection.exec_driver_sql(
-            _PARK,
-            [{"id": row.organization_id, "month": row.origin_month, "error": row.error} for row in left],
-        )
+    for row in left:
+        park(connection, row.organization_id, Month.of_day(row.origin_month), row.error)
+
+
+def park(connection: Connection, organization: int, month: Month, error: str) -> None:
+    """Leave the organization with this id out of `month`, since its own data fail, until a pass settles it."""
+    connection.exec_driver_sql(_PARK, {"id": organization, "month": month.first_day, "error": error})
 
 
 def planned_windows(connection: Connection, settlement: Pass) -> dict[Month, dict[str, Window]]:
@@ -240,17 +219,8 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
         planned = planned_windows(connection, settlement).get(settlement.month, {})
         if set(known) - set(planned):
             return True
-        connection.exec_driver_sql(
-            _READ, settlement.key | {"cutoff": settlement.cutoff, "through": ended.closed_through}
-        )
-        settled = connection.exec_driver_sql(
-            """
-                UPDATE settlement_period SET state = 'SETTLED', settled_at = clock_timestamp(), settled_by = %(who)s
-                WHERE month = %(month)s AND state = 'OPEN'
-            """,
-            {"month": settlement.month.first_day, "who": settled_by},
-        ).rowcount
-        if settled:
+        mark_read(connection, settlement.month, ended.closed_through, settlement.cutoff)
+        if mark_settled(connection, settlement.month, settled_by):
             publish(
                 connection,
                 OutboxEvent(
@@ -266,10 +236,9 @@ def finish(engine: Engine, settlement: Pass, now: datetime, settled_by: str, pub
 
 
 def give_up(engine: Engine, settlement: Pass, why: str) -> None:
-    """End a pass that does not come to its end, so that the next one's cutoff is after what was corrected.
+    """End a pass that cannot be finished, so that the next one's cutoff is after what was corrected.
 
-    What it posted stays, and the next pass finds it; `why` is for people. Waits for the chunks that are in a worker's
-    hands.
+    What it posted stays, and the next pass finds it; `why` is for people. Waits for the chunks that workers hold.
     """
     with transaction(engine) as connection:
         ended = connection.exec_driver_sql(
@@ -313,7 +282,7 @@ def _writers(connection: Connection) -> dict[str, str]:
 
 
 _RUNNING = """
-    SELECT pass, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'
+    SELECT pass AS number, cutoff, cutoff_at, is_full FROM settlement_pass WHERE month = %(month)s AND state = 'RUNNING'
 """
 
 _BEGIN = """
@@ -323,7 +292,7 @@ _BEGIN = """
         nextval('money_movement_id_seq'), %(full)s::boolean
     FROM settlement_pass WHERE month = %(month)s::date
     ON CONFLICT DO NOTHING
-    RETURNING pass, cutoff, cutoff_at, is_full
+    RETURNING pass AS number, cutoff, cutoff_at, is_full
 """
 
 _END = """
@@ -332,12 +301,6 @@ _END = """
         AND NOT EXISTS (
             SELECT FROM settlement_chunk WHERE (month, pass) = (%(month)s, %(pass)s) AND state = 'PLANNED')
     RETURNING closed_through
-"""
-
-_READ = """
-    UPDATE settlement_period SET read_to = %(cutoff)s::bigint
-    WHERE (month = %(month)s::date OR month <= %(through)s::date)
-        AND (read_to IS NULL OR read_to < %(cutoff)s::bigint)
 """
 
 _PARK = """
@@ -361,7 +324,6 @@ _RESOLVE_PARKED = """
         AND organization.timezone = ANY (%(known)s::text[])
 """
 
-# What was posted since the pass that wrote them last, also by one that was given up; a month may be old and have none.
 # Until statistics know of a month, the planner takes its entries for a few, which it would sort by currency; they are
 # all there is, and a sort of them goes to disk.
 _WITHOUT_SORTS = "SET LOCAL enable_sort = off"

@@ -1,4 +1,7 @@
 -- name: total
+-- The month's totals by currency, anew: only where the passes since the one that wrote them last have posted anything,
+-- also one that was given up; a month may be old and have none. What was posted in a month lies together in the
+-- ledger's key.
 INSERT INTO settlement_total AS total
 SELECT month, currency, count(*) FILTER (WHERE origin_month = month AND sequence = 0),
     sum(captures), sum(refunds), sum(chargebacks), sum(fees), sum(commission), sum(commission_tax), sum(net)

@@ -18,15 +18,16 @@ from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.csv_files import Writer, exact
 from ticketflow_orch.formatting.output_files import ordinary_file
 from ticketflow_orch.months import Month, Window
+from ticketflow_orch.periods.state import why_nothing_is_posted
 from ticketflow_orch.periods.windows import month_windows
-from ticketflow_orch.periods.zones import in_unknown_zones, require_over, zones_in_use
+from ticketflow_orch.periods.zones import in_unknown_zones, zones_in_use
 from ticketflow_orch.settlement.chunking import cut
+from ticketflow_orch.settlement.due import require_settleable
 from ticketflow_orch.settlement.late_movements import (
     CHANGED_CHUNKS,
     Unread,
     months_to_watch,
     read_to,
-    why_nothing_is_posted,
 )
 from ticketflow_orch.settlement.posting import (
     AMOUNTS,
@@ -114,16 +115,12 @@ def dry_run(
     a whole or not at all.
 
     Raises:
-        InvalidInput: the month is before `first_month` or not over in every zone in use, or `file` cannot be written.
+        InvalidInput: the month is before `first_month`, or `file` cannot be written.
+        PreconditionFailed: the month is not over in every zone in use.
     """
-    if month < first_month:
-        raise InvalidInput(
-            f"{month} is before {first_month}, the first month; `ticketflow installation set first_month {month}` "
-            "lets it be settled, unless a month is closed."
-        )
     counted = _Counted(shown)
     with _read_only(engine) as connection, _csv_file(file) as write:
-        require_over(connection, month, now)
+        require_settleable(connection, month, now, first_month)
         at = connection.exec_driver_sql("SELECT clock_timestamp()").scalar_one()
         why_nothing = why_nothing_is_posted(connection, month)
         if why_nothing is None:
@@ -260,25 +257,9 @@ def _cells(month: Month, entry: WouldPost) -> Sequence[str]:
 _CHANGED_CHUNKS = sql(__file__, "changed_chunks", changed_chunks=CHANGED_CHUNKS)
 
 
-def _would_post(members: str) -> str:
-    return f"""
-        WITH {difference(members)}
-        SELECT external_ref, difference.*, exponent, (
-                SELECT coalesce(sum(entry.net), 0) FROM ledger_entry AS entry
-                WHERE entry.organization_id = difference.organization_id AND entry.currency = difference.currency
-                    AND entry.month = ANY (%(posting_months)s::date[])
-                    AND entry.origin_month = %(origin)s::date
-            ) AS posted
-        FROM difference
-        JOIN organization ON organization.id = organization_id
-        JOIN currency ON code = difference.currency
-        WHERE differs OR (is_new AND %(month)s::date = %(origin)s::date)
-        ORDER BY organization_id, difference.currency
-    """
+_WOULD_POST = sql(__file__, "would_post", difference=difference(IN_RANGE))
 
-
-_WOULD_POST = _would_post(IN_RANGE)
-_WOULD_POST_FOR_LISTED = _would_post(IN_LIST)
+_WOULD_POST_FOR_LISTED = sql(__file__, "would_post", difference=difference(IN_LIST))
 
 _ORGANIZATIONS = """
     SELECT id, external_ref FROM organization

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -9,7 +10,8 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.posting import Pass, Posted
+from ticketflow_orch.periods.state import READ_MONTHS, PeriodState, read_periods
+from ticketflow_orch.settlement.posting import Pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,28 +60,35 @@ class MonthStatus:
     """How far a month is: its state, its last pass, and how many organizations are parked in it."""
 
     month: Month
-    state: str
+    state: PeriodState
     passes: int
     cutoff: datetime | None
     settled_at: datetime | None
     parked: int
 
 
-def posted_by_pass(connection: Connection, settlement: Pass) -> Posted:
-    """What the pass did so far, over all its chunks."""
+@dataclass(frozen=True, slots=True)
+class WorkDone:
+    """What some passes of a month did, over all their chunks, and who could not be settled by the last of them."""
+
+    chunks: int
+    rows_new: int
+    rows_adjusted: int
+    rows_existing: int
+    parked: tuple[ParkedOrganization, ...]
+
+
+def work_done(connection: Connection, passes: Sequence[Pass]) -> WorkDone:
+    """What `passes`, one or more of one month, did so far; organizations parked for closed months are included."""
+    last = max(passes, key=lambda settlement: settlement.number)
     row = connection.exec_driver_sql(
         """
-            SELECT coalesce(sum(rows_new), 0) AS rows_new, coalesce(sum(rows_adjusted), 0) AS rows_adjusted,
-                coalesce(sum(rows_existing), 0) AS rows_existing
-            FROM settlement_chunk WHERE month = %(month)s AND pass = %(pass)s
+            SELECT count(*) AS chunks, coalesce(sum(rows_new), 0) AS rows_new,
+                coalesce(sum(rows_adjusted), 0) AS rows_adjusted, coalesce(sum(rows_existing), 0) AS rows_existing
+            FROM settlement_chunk WHERE month = %(month)s AND pass = ANY (%(passes)s::integer[])
         """,
-        settlement.key,
+        {"month": last.month.first_day, "passes": [settlement.number for settlement in passes]},
     ).one()
-    return Posted(int(row.rows_new), int(row.rows_adjusted), int(row.rows_existing))
-
-
-def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrganization, ...]:
-    """The organizations that could not be settled in the months that the pass was about, closed ones included."""
     parked = """
         SELECT external_ref, parked.month, error AS why, since
         FROM settlement_pass
@@ -89,8 +98,11 @@ def parked_in_pass(connection: Connection, settlement: Pass) -> tuple[ParkedOrga
         WHERE settlement_pass.month = %(month)s AND pass = %(pass)s AND error IS NOT NULL AND resolved_at IS NULL
         ORDER BY organization_id, parked.month
     """
-    rows = connection.exec_driver_sql(parked, settlement.key)
-    return tuple(ParkedOrganization(row.external_ref, Month.of_day(row.month), row.why, row.since) for row in rows)
+    rows = connection.exec_driver_sql(parked, last.key)
+    return WorkDone(
+        row.chunks, int(row.rows_new), int(row.rows_adjusted), int(row.rows_existing),
+        tuple(ParkedOrganization(one.external_ref, Month.of_day(one.month), one.why, one.since) for one in rows),
+    )  # fmt: skip
 
 
 def parked_organizations(connection: Connection, limit: int = 100) -> tuple[ParkedOrganization, ...]:
@@ -172,40 +184,21 @@ def unread_bounds(connection: Connection) -> dict[str, object]:
 
 def month_statuses(connection: Connection) -> tuple[MonthStatus, ...]:
     """Every month that a settlement has touched, in order."""
-    rows = connection.exec_driver_sql(
-        """
-            SELECT period.month, period.state, settled_at, count(pass) AS passes,
-                max(cutoff_at) FILTER (WHERE settlement_pass.state = 'DONE') AS cutoff,
-                (SELECT count(*) FROM parked_organization WHERE month = period.month AND resolved_at IS NULL) AS parked
-            FROM settlement_period AS period LEFT JOIN settlement_pass USING (month)
-            GROUP BY period.month
-            ORDER BY period.month
-        """
-    )
+    periods = read_periods(connection)
+    rows = connection.exec_driver_sql(_PROGRESS, {"months": [one.month.first_day for one in periods]})
     return tuple(
-        MonthStatus(Month.of_day(row.month), row.state, row.passes, row.cutoff, row.settled_at, row.parked)
-        for row in rows
+        MonthStatus(one.month, one.state, row.passes, row.cutoff, one.settled_at, row.parked)
+        for one, row in zip(periods, rows, strict=True)
     )
 
 
-_UNREAD_BOUNDS = """
-    SELECT (SELECT min(read_to) FROM settlement_period) AS least, (
-        SELECT max(ends_at) FROM settlement_window
-        WHERE month = (SELECT max(month) FROM settlement_period WHERE read_to IS NOT NULL)
-    ) AS latest
-"""
+_PROGRESS = sql(__file__, "progress")
 
-# The movements about settled and closed months that no pass has read, with their month.
-UNREAD = """
-    unread AS (
-        SELECT period.month, organization_id, money_movement.currency, amount
-        FROM money_movement
-        JOIN organization ON organization.id = organization_id
-        JOIN settlement_window USING (timezone)
-        JOIN settlement_period AS period ON period.month = settlement_window.month
-        WHERE money_movement.id >= %(least)s::bigint AND occurred_at < %(latest)s::timestamptz
-            AND money_movement.id >= read_to
-            AND occurred_at >= settlement_window.starts_at AND occurred_at < settlement_window.ends_at
-    )"""
+
+_UNREAD_BOUNDS = sql(__file__, "unread_bounds", read_months=READ_MONTHS)
+
+# The query `unread` (month, organization_id, currency, amount): the movements about settled and closed months that no
+# pass has read. Its binds are those of `unread_bounds`.
+UNREAD = sql(__file__, "unread", read_months=READ_MONTHS)
 
 _LATE_ORGANIZATIONS = sql(__file__, "late_organizations", unread=UNREAD)

@@ -22,7 +22,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import in_words, is_a, is_data_fault
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, ParkedLimitError, drained
+from ticketflow_orch.settlement.passes import Drained, IncompleteSettlementError, ParkedLimitError, drained, park
 from ticketflow_orch.settlement.posting import Chunk, Pass, post_chunk
 
 Progress = Callable[[Drained], None]
@@ -49,7 +49,7 @@ class Drain:
 
         Raises:
             ParkedLimitError: too many organizations had to be parked.
-            IncompleteSettlementError: the run was told to stop.
+            IncompleteSettlementError: the run was asked to stop.
             DBAPIError: a statement failed for another reason than an organization's data.
         """
         with ThreadPoolExecutor(workers, thread_name_prefix="settlement") as pool:
@@ -61,7 +61,7 @@ class Drain:
                         future.result()
                     progress(retried(self.engine, self._state, self.stop))
             finally:
-                # Also when this thread is interrupted: the workers end with the chunk that they have in hand.
+                # Also when this thread is interrupted: the workers end with the chunk that they hold.
                 if running:
                     self.abandoned.set()
 
@@ -149,13 +149,13 @@ class Drain:
             """,
             self.settlement.key,
         ).scalar_one()
+        failing = connection.exec_driver_sql(_FIRST, key).one()
         if parked >= self.parked_limit:
-            name = connection.exec_driver_sql(_NAME, key).scalar_one()
             raise ParkedLimitError(
-                f"{parked} organizations are parked in {self.settlement.month} and {name} fails too ({error}); "
-                "correct the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
+                f"{parked} organizations are parked in {self.settlement.month} and {failing.external_ref} fails too "
+                f"({error}); correct the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
             )
-        connection.exec_driver_sql(_PARK, key | {"error": error})
+        park(connection, failing.id, chunk.origin, error)
         connection.exec_driver_sql(_CHUNK_FAILED, key | {"error": error, "worker": worker_name()})
 
 
@@ -222,11 +222,4 @@ _SPLIT = """
     WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
 """
 
-_NAME = "SELECT external_ref FROM organization WHERE id >= %(low)s ORDER BY id LIMIT 1"
-
-_PARK = """
-    INSERT INTO parked_organization (organization_id, month, error)
-    SELECT min(id), %(origin)s::date, %(error)s FROM organization WHERE id >= %(low)s
-    ON CONFLICT (organization_id, month) WHERE resolved_at IS NULL AND error IS NOT NULL
-        DO UPDATE SET error = excluded.error
-"""
+_FIRST = "SELECT id, external_ref FROM organization WHERE id >= %(low)s ORDER BY id LIMIT 1"

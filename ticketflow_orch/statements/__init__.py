@@ -24,9 +24,8 @@ from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, named
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import before_the_books, period_state
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.settlement.late_movements import before_the_books
-from ticketflow_orch.settlement.passes import period_state
 from ticketflow_orch.statements.mail_queue import queue_mails
 from ticketflow_orch.statements.model import LeftOut, StatementsLeftOutError
 from ticketflow_orch.statements.storage import Place

@@ -1,12 +1,10 @@
-"""What other ticketing and billing systems got wrong about what they owe, one test each; and finance's own example."""
+"""What closed months pay, over months of sales, refunds and debts; some are mistakes that other systems made."""
 
 from __future__ import annotations
 
 import pytest
 from sqlalchemy import Engine
 
-from tests.settlement.test_lessons import KEPT, refund
-from tests.settlement.test_settlement import settle
 from tests.support.books import (
     APRIL,
     FEBRUARY,
@@ -21,6 +19,7 @@ from tests.support.books import (
     state_of,
 )
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void
+from tests.support.settled import KEPT, refund, settle
 from tests.support.sql_statements import execute
 
 MINIMUM = 5_000
