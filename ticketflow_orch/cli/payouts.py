@@ -257,7 +257,7 @@ def resolve(
     from ticketflow_orch.installation.agreed_routes import require_routes
     from ticketflow_orch.outbox.delivery.configuration import read_delivery
     from ticketflow_orch.payouts import actions
-    from ticketflow_orch.payouts.request import EVENT_TYPE
+    from ticketflow_orch.payouts.events import EVENT_TYPE
     from ticketflow_orch.settings import settings
 
     if resolution == "again":

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.events import EVENT_TYPE
 from ticketflow_orch.payouts.paid_from import first_paid_month
-from ticketflow_orch.payouts.request import EVENT_TYPE
 from ticketflow_orch.settlement.anomalies import noted
 from ticketflow_orch.settlement.due import due_months
 from ticketflow_orch.settlement.queries import MonthTotal, late_organizations, month_totals
