@@ -21,7 +21,7 @@ from ticketflow_orch.statements import (
     StatementOptions,
     StatementsLeftOutError,
     StatementsResult,
-    state_month,
+    issue_statements,
     statements_place,
 )
 from ticketflow_orch.statements.checks import judged_statements
@@ -93,7 +93,7 @@ def settlement_statements(
         def state(month: Month) -> Mapping[str, Any]:
             configured = asked(engine, lambda connection: decided(connection, settings()))
             options = StatementOptions.configured(configured)
-            result = state_month(
+            result = issue_statements(
                 engine,
                 month,
                 options,

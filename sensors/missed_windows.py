@@ -30,7 +30,7 @@ from ticketflow_orch.outbox.alerts import resolve_others
 from ticketflow_orch.payouts.request import payouts_due_months
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
-from ticketflow_orch.statements.checks import months_to_state
+from ticketflow_orch.statements.checks import months_to_issue
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules, oldest_due_reservation
 from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder
 
@@ -162,5 +162,5 @@ def waiting_months(connection: Connection, now: datetime) -> dict[str, tuple[Mon
     return {
         "close_books": tuple(months_to_close(connection, now, installed.first_month)) if installed.auto_close else (),
         "payouts": payouts_due_months(connection),
-        "statements": months_to_state(connection),
+        "statements": months_to_issue(connection),
     }

@@ -245,7 +245,7 @@ def close_pay_and_state(
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
     from ticketflow_orch.closing.periods import months_to_close
     from ticketflow_orch.payouts.request import payouts_due_months
-    from ticketflow_orch.statements.checks import months_to_state
+    from ticketflow_orch.statements.checks import months_to_issue
 
     with engine.connect() as connection:
         closing = [month for month in months_to_close(connection, now, first_month) if month <= last]
@@ -257,7 +257,7 @@ def close_pay_and_state(
         _release_but(engine, kept)
     ran += paid
     with engine.connect() as connection:
-        stating = [month for month in months_to_state(connection) if month == last]
+        stating = [month for month in months_to_issue(connection) if month == last]
     return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
 
 

@@ -89,7 +89,7 @@ def write_month(
     """Write every file of the month's statements; the tables take their names when all pages are there.
 
     A statement that cannot be made is left out of all files, and the others are written. Where that is every one,
-    something else is wrong, and the tables that are there stay. `progress` is told after each statement how many there
+    something else is wrong, and the tables that are there stay. `progress` gets, after each statement, how many there
     are by then.
     """
     place.remove_forgotten_drafts()
