@@ -76,7 +76,7 @@ def test_a_month_shows_what_it_pays_by_currency_and_how_far_that_is(
     shown = metadata_of(result)["2026-03"]
     assert shown["summary"] == "2026-03: 2 payouts requested."
     records = [dict(record.data) for record in shown["payouts"].records]
-    assert [(one["currency"], one["total"], one["payouts"], one["under way"]) for one in records] == [
+    assert [(one["currency"], one["total"], one["payouts"], one["in progress"]) for one in records] == [
         ("EUR", "880.00", 1, "880.00"),
         ("KWD", "12.345", 1, "12.345"),
     ]

@@ -102,8 +102,8 @@ def test_a_statement_that_does_not_add_up_is_left_out_and_all_others_are_written
     refusal = refusal_of(engine, tmp_path, chunk_size=chunk_size)
     assert refusal.startswith(
         "The statements of 2026-03 are not all issued: 2 statements written, 1 left out; correct what is wrong, then "
-        "materialize "
-        "settlement_statements for 2026-03 again. The statement of bijou for 2026-03 in EUR does not add up: "
+        "materialize settlement_statements for 2026-03 again. "
+        "The statement of bijou for 2026-03 in EUR does not add up: "
     )
     assert pages(tmp_path) == ["apollo EUR", "capitol EUR"]
     assert in_tables(tmp_path) == mailed(engine) == [("apollo", "EUR"), ("capitol", "EUR")]

@@ -24,7 +24,7 @@ from ticketflow_orch.statements.model import LeftOut, Statement, StatementsLeftO
 _SENDER_NAME = "TicketFlow"
 # For so long after it was made a statement that could not be mailed goes to the address that is given for it.
 _LOOKED_AT_AGAIN = timedelta(days=60)
-_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
+
 
 # Organization reference, currency and month, as in the event's payload.
 _Key = tuple[str, str, str]

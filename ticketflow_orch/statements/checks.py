@@ -78,7 +78,7 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
 
     try:
         with place.reading(str(month), PARQUET) as file:
-            totals = totals_in(file)
+            totals = totals_in(file, _AMOUNTS)
     except FileNotFoundError:
         return _unusable(month, place, "is missing")
     except ValueError as error:
