@@ -21,16 +21,16 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.conftest import fresh_database
-from tests.payouts.test_provider_answers import recorded, said
-from tests.statements.books import close, state
 from tests.support.folders import story, write_folder
 from tests.support.payable import MARCH, NOW, close_with, request, rows
 from tests.support.payments import IMPATIENT, configuration, delivery, pay, states
 from tests.support.provider import Provider
+from tests.support.provider_by_hand import recorded, said
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sinks.http_receiver import HttpReceiver
 from tests.support.sinks.smtp_server import SmtpServer
 from tests.support.sql_statements import execute, refusal
+from tests.support.statements import close, state
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import read_installation, require_agreement
 from ticketflow_orch.errors import TicketflowError

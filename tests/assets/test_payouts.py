@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL
 from assets import PAYOUT_CHECKS, payouts
 from resources import ClockResource, DatabaseResource
 from schedules.payouts import payouts_job, payouts_schedule
-from tests.assets.test_monthly_settlement import checks_of, failure_of
 from tests.schedules.runs import months_tick
+from tests.support.asset_runs import checks_of, failure_of
 from tests.support.homes import dagster_instance
 from tests.support.payable import close_owing, close_with, owing, pay_from, request, rows
 from tests.support.rows import add_organization, instant

@@ -13,11 +13,11 @@ from tests.mail.reading import read
 from tests.mail.test_reminders import add_ticket, prepared
 from tests.outbox.relay.world import delivery, run
 from tests.settlement.test_settlement import tamper
-from tests.statements.books import MARCH, close, state
 from tests.support.payable import rows
 from tests.support.poison import cure, poison
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
+from tests.support.statements import MARCH, close, state
 from ticketflow_orch import clock
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.event_handlers import KINDS

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.payouts.test_provider_answers import CONFIRMED, recorded, said
 from tests.support.payable import MARCH, close_with, owing, request, requested_payout, rows
+from tests.support.provider_by_hand import CONFIRMED, recorded, said
 from tests.support.rows import add_organization
 from tests.support.sql_statements import deliver, execute, refusal, take
 from ticketflow_orch.db.engine import transaction

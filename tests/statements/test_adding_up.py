@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.settlement.test_settlement import settle
-from tests.statements.books import state
 from tests.support.books import breaches, close
 from tests.support.oracle import Business, record
 from tests.support.rows import add_organization, instant
 from tests.support.sql_statements import execute
+from tests.support.statements import state
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.statements.checks import issued_months, statements_that_do_not_add_up
 from ticketflow_orch.statements.storage import Place

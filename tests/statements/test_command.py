@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from typer.testing import CliRunner
 
-from tests.statements.books import MARCH, close
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_movement, add_organization
+from tests.support.statements import MARCH, close
 from ticketflow_orch import cli
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer

@@ -14,11 +14,11 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from tests.settlement.test_settlement import tamper
-from tests.statements.books import MARCH, NOW, close, state
 from tests.support.payable import rows
 from tests.support.poison import cure, poison
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.sql_statements import execute
+from tests.support.statements import MARCH, NOW, close, state
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.statements import (
     StatementOptions,

@@ -17,9 +17,9 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from upath import UPath
 
-from tests.statements.books import FEBRUARY, MARCH, NOW, close, state
 from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import execute
+from tests.support.statements import FEBRUARY, MARCH, NOW, close, state
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.statements import StatementOptions, issue_statements, queries, tables
 from ticketflow_orch.statements.storage import Place, safe_name

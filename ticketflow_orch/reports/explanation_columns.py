@@ -34,8 +34,8 @@ def entries(timezone: str) -> tuple[Column[Entry], ...]:
         Column("currency", lambda entry: entry.currency),
         *amounts("net"),
         Column("reason", lambda entry: entry.reason or "settlement"),
-        *counts("sequence"),
         *_PARTS,
+        *counts("sequence"),
         Column(f"posted ({timezone})", lambda entry: to_the_minute(entry.posted_at, timezone)),
     )
 
