@@ -1,16 +1,15 @@
-"""What is about months before an organization is paid here was settled elsewhere: whenever it comes, it is not paid."""
+"""What is paid is what is owed since the first paid month, in whatever order sales, closings and decisions come."""
 
 from __future__ import annotations
 
-import csv
 import itertools
+import os
 from datetime import date
-from pathlib import Path
+from random import Random
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from tests.conftest import fresh_database
 from tests.settlement.test_settlement import settle
 from tests.support.books import (
     APRIL,
@@ -18,229 +17,130 @@ from tests.support.books import (
     JANUARY,
     MARCH,
     add_opening_balance,
-    balances,
     breaches,
+    close,
+    set_minimum,
     settle_and_close,
 )
-from tests.support.history import HISTORY, OPENING, add_sales, books_of, close_through, nets, owed_since
-from tests.support.payable import close_owing, pay_from, request, rows
-from tests.support.rows import add_movement, add_organization
-from tests.support.sql_statements import execute, objection
-from tests.support.statements import state
-from ticketflow_orch.db.engine import connect_engine
-from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.local.postgres import EmbeddedServer
+from tests.support.history import OPENING, books_of, brought, nets, owed_since
+from tests.support.oracle import Business, record
+from tests.support.payable import pay_from, request, rows
+from tests.support.rows import add_organization, instant
+from tests.support.sql_statements import execute
+from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.payouts.paid_from import UnconfirmedError, set_paid_from, waiting
+from ticketflow_orch.payouts.paid_from import set_paid_from
 from ticketflow_orch.payouts.request import payouts_due_months
-from ticketflow_orch.reports.explain import explain
+
+SEED = int(os.environ["CHAOS_SEED"])
+
+EXAMPLES = int(os.environ.get("CHAOS_EXAMPLES", "3"))
+
+STEPS = int(os.environ.get("CHAOS_STEPS", "40"))
+
+# --- Whatever happens in whatever order
+MONTHS = tuple(months_between(Month(2025, 11), APRIL))
+
+DECISIONS = (None, Month(2025, 12), JANUARY, FEBRUARY, MARCH)
 
 
-@pytest.mark.parametrize("everybody", [None, MARCH])
-@pytest.mark.parametrize(
-    "when", ["before the first closing", "while the first month is closed", "after the first closing"]
-)
-def test_who_comes_with_two_years_of_history_is_paid_what_is_owed_since(
-    engine: Engine, when: str, everybody: Month | None
-) -> None:
-    pay_from(engine, everybody)
-    host = add_organization(engine)
-    add_sales(engine, host, JANUARY, APRIL)
-    comers = []
-
-    def onboard() -> None:
-        for own, opening in itertools.product((None, FEBRUARY, APRIL), (None, OPENING)):
-            first = None if own is None else own.first_day
-            comer = add_organization(engine, payouts_from=first, joined_on=date(2026, 5, 1))
-            add_sales(engine, comer, HISTORY, APRIL)
-            if opening is not None:
-                add_opening_balance(engine, comer, opening)
-            comers.append((comer, own or everybody))
-
-    if when == "before the first closing":
-        onboard()
-        close_through(engine, HISTORY, JANUARY)
-    elif when == "while the first month is closed":
-        settle(engine, JANUARY)
-        execute(engine, "UPDATE settlement_period SET state = 'CLOSING'")
-        onboard()
-        close_through(engine, JANUARY, JANUARY)
-    else:
-        close_through(engine, JANUARY, FEBRUARY)
-        onboard()
-    [last] = rows(engine, "SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'")
-    close_through(engine, Month.of_day(last[0]).next(), APRIL)
+@pytest.mark.parametrize("seed", range(SEED, SEED + EXAMPLES))
+def test_what_is_paid_is_what_is_owed_since_then_in_whatever_order_things_come(engine: Engine, seed: int) -> None:
+    life = Life(engine, Random(seed))
+    for _ in range(STEPS):
+        life.step()
+        assert breaches(engine) == [], f"CHAOS_SEED={seed}"
+    life.come_to_rest()
+    assert breaches(engine) == [], f"CHAOS_SEED={seed}"
     found = books_of(engine)
-    for comer, first in [*comers, (host, everybody)]:
-        account = (comer, "EUR")
+    for account in nets(engine).keys() | brought(engine).keys():
+        first = life.paid_from(account[0])
         owed, history = owed_since(engine, first, account)
-        assert found[account] == ((0, owed, 0) if first is None else (owed, 0, history)), (when, first)
-    paid = dict(rows(engine, "SELECT organization_id, CAST(sum(amount) AS bigint) FROM payout GROUP BY 1"))
-    assert paid == {comer: owed_since(engine, first, (comer, "EUR"))[0] for comer, first in comers if first} | (
-        {host: owed_since(engine, everybody, (host, "EUR"))[0]} if everybody else {}
-    )
-    assert breaches(engine) == []
+        paid, carried, settled = found[account]
+        if first is None:
+            # What came off while it was paid stays off until it is paid again.
+            assert paid + carried + settled == owed, f"CHAOS_SEED={seed}"
+        else:
+            assert (paid + carried, settled) == (owed, history), f"CHAOS_SEED={seed}"
 
 
-@pytest.mark.every_server
-def test_history_that_comes_after_payments_stands_in_the_books_and_is_not_paid(engine: Engine) -> None:
-    pay_from(engine, MARCH)
-    organization = add_organization(engine)
-    add_sales(engine, organization, MARCH, APRIL)
-    close_through(engine, MARCH, MARCH)
-    add_movement(engine, organization, 400_000, "2026-01-10T10:00")
-    add_movement(engine, organization, 300_000, "2026-02-10T10:00")
-    close_through(engine, APRIL, APRIL)
-    april = nets(engine)[organization, "EUR"][APRIL]
-    columns = ("net", "settled_elsewhere", "payable", "closing")
-    assert balances(engine, *columns, where="month = '2026-04-01'") == [(616_000 + april, 616_000, april, 0)]
+class Life:
+    """Organizations that come with their history, and people who change their mind about from when on they are paid."""
 
+    def __init__(self, engine: Engine, random: Random) -> None:
+        self.engine, self.random = engine, random
+        self.names = [f"hall {number}" for number in range(4)]
+        self.ids = [add_organization(engine, external_ref=name, joined_on=date(2026, 6, 1)) for name in self.names]
+        set_minimum(engine, 3_000)
+        pay_from(engine, random.choice(DECISIONS))
+        self.business = Business(
+            random, self.ids, since=instant("2025-11-01T00:00"), until=instant("2026-05-01T00:00"),
+            ids=itertools.count(1),
+        )  # fmt: skip
+        self.sell()
 
-def test_while_payouts_are_off_nothing_counts_as_paid(engine: Engine) -> None:
-    pay_from(engine, None)
-    organization = add_organization(engine)
-    add_sales(engine, organization, JANUARY, FEBRUARY)
-    close_through(engine, JANUARY, FEBRUARY)
-    net = nets(engine)[organization, "EUR"]
-    assert balances(engine, "payable", "closing") == [(0, net[JANUARY]), (0, net[JANUARY] + net[FEBRUARY])]
-    with engine.connect() as connection:
-        assert [(one.currency, one.organizations, one.amount) for one in waiting(connection)] == [
-            ("EUR", 1, net[JANUARY] + net[FEBRUARY])
-        ]
-        assert payouts_due_months(connection) == ()
+    def step(self) -> None:
+        does = [self.sell, self.close_one, self.decide, self.answer, self.bring]
+        self.random.choices(does, [5, 4, 5, 3, 1])[0]()
 
+    def sell(self) -> None:
+        record(self.engine, self.business.movements(self.random.choice([1, 5, 30])))
 
-def test_a_month_that_was_paid_is_not_explained_by_payouts_that_were_turned_off_since(engine: Engine) -> None:
-    organization = add_organization(engine, external_ref="hall")
-    add_sales(engine, organization, JANUARY, FEBRUARY)
-    pay_from(engine, JANUARY)
-    close_through(engine, JANUARY, JANUARY)
-    set_paid_from(engine, None, "ana")
-    with engine.connect() as connection:
-        found = [explain(connection, "hall", month).not_paid_here for month in (JANUARY, FEBRUARY)]
-    assert found == [None, "Payouts are off: what is due is carried."]
+    def bring(self) -> None:
+        organization = self.random.choice(self.ids)
+        there = rows(self.engine, "SELECT FROM opening_balance WHERE organization_id = :id", id=organization)
+        if not there:
+            add_opening_balance(self.engine, organization, self.random.choice([-OPENING, OPENING]))
 
+    def close_one(self) -> None:
+        month = self.turn()
+        if month <= MONTHS[-1]:
+            settle(self.engine, month)
+            close(self.engine, month, chunk_size=self.random.choice([1, 3, 100]))
+            if self.random.random() < 0.7:
+                self.pay()
 
-def test_an_opening_balance_is_owed_and_waits_for_the_first_month_that_is_paid(engine: Engine) -> None:
-    pay_from(engine, MARCH)
-    organization = add_organization(engine)
-    add_opening_balance(engine, organization, OPENING)
-    add_sales(engine, organization, JANUARY, MARCH)
-    close_through(engine, JANUARY, MARCH)
-    net = nets(engine)[organization, "EUR"]
-    assert balances(engine, "opening", "settled_elsewhere", "payable", "closing") == [
-        (OPENING, net[JANUARY], 0, OPENING),
-        (OPENING, net[FEBRUARY], 0, OPENING),
-        (OPENING, 0, OPENING + net[MARCH], 0),
-    ]
+    def turn(self) -> Month:
+        [[last]] = rows(self.engine, "SELECT max(month) FROM settlement_period WHERE state = 'CLOSED'")
+        return MONTHS[0] if last is None else Month.of_day(last).next()
 
+    def pay(self) -> None:
+        with self.engine.connect() as connection:
+            due = payouts_due_months(connection)
+        for month in due:
+            request(self.engine, month)
 
-@pytest.mark.every_server
-@pytest.mark.parametrize("first", [JANUARY, FEBRUARY])
-def test_balances_from_before_history_was_kept_stay_what_they_were(engine: Engine, first: Month) -> None:
-    pay_from(engine, None)
-    organization = add_organization(engine)
-    add_sales(engine, organization, JANUARY, MARCH)
-    settle(engine, JANUARY)
-    # As closings left it while payouts were off: due counted as paid, and no payout anywhere.
-    _close_as_before(engine, JANUARY)
-    net = nets(engine)[organization, "EUR"]
-    if first == JANUARY:
-        with pytest.raises(UnconfirmedError) as asked:
-            set_paid_from(engine, first, "ana")
-        assert [one.amount for one in asked.value.pays] == [net[JANUARY]]
-    set_paid_from(engine, first, "ana", confirmed=True)
-    with engine.connect() as connection:
-        assert payouts_due_months(connection) == ((JANUARY,) if first == JANUARY else ())
-    request(engine, JANUARY)
-    close_through(engine, FEBRUARY, MARCH)
-    assert balances(engine, "settled_elsewhere", "payable") == [(0, net[month]) for month in (JANUARY, FEBRUARY, MARCH)]
-    paid = [month for (month,) in rows(engine, "SELECT month FROM payout ORDER BY month")]
-    assert paid == [month.first_day for month in months_between(first, MARCH)]
-    assert breaches(engine) == []
+    def decide(self) -> None:
+        name = self.random.choice([None, None, *self.names])
+        try:
+            set_paid_from(self.engine, self.random.choice(DECISIONS), "ana", organization=name, confirmed=True)
+        except TicketflowError:
+            return
 
+    def answer(self) -> None:
+        for before, after in (("REQUESTED", "CONFIRMED"), ("REQUESTED", "REJECTED"), ("CONFIRMED", "RETURNED")):
+            execute(
+                self.engine,
+                """
+                UPDATE payout SET state = :after, answered_at = clock_timestamp()
+                WHERE state = :before AND hashint8(id + CAST(:salt AS bigint)) % 4 = 0
+                """,
+                before=before, after=after, salt=self.random.randrange(10**6),
+            )  # fmt: skip
 
-def _close_as_before(engine: Engine, month: Month) -> None:
-    """Close a settled month with balances that know nothing of history, all of them paid out."""
-    day = month.first_day
-    execute(engine, "UPDATE settlement_period SET state = 'CLOSING' WHERE month = :day", day=day)
-    execute(
-        engine,
-        """
-        INSERT INTO organization_balance (organization_id, currency, month, opening, net, returned, due, payable,
-            closing)
-        SELECT organization_id, currency, month, 0, net, 0, net, net, 0 FROM ledger_entry WHERE month = :day
-        """,
-        day=day,
-    )
-    execute(
-        engine,
-        """
-        UPDATE settlement_period SET state = 'CLOSED', closed_at = now(), closed_by = 'test', closed_role = current_user
-        WHERE month = :day
-        """,
-        day=day,
-    )
+    def come_to_rest(self) -> None:
+        self.pay()
+        while (month := self.turn()) <= MONTHS[-1].next():
+            settle_and_close(self.engine, month)
+            self.pay()
 
-
-def test_history_that_was_left_in_or_taken_off_by_another_hand_is_found(engine: Engine) -> None:
-    pay_from(engine, MARCH)
-    organization = add_organization(engine, external_ref="hall")
-    add_sales(engine, organization, JANUARY, FEBRUARY)
-    settle_and_close(engine, JANUARY, FEBRUARY)
-    net = nets(engine)[organization, "EUR"]
-    with engine.begin() as connection:
-        connection.execute(text("SET LOCAL session_replication_role = replica"))
-        connection.execute(
-            text("""
-                UPDATE organization_balance SET settled_elsewhere = settled_elsewhere - 1, due = due + 1,
-                    closing = closing + 1
-                WHERE month = '2026-02-01'
-            """)
+    def paid_from(self, organization: int) -> Month | None:
+        [[day]] = rows(
+            self.engine,
+            """
+            SELECT coalesce(payouts_from, (SELECT CAST(payouts_from AS date) FROM installation)) FROM organization
+            WHERE id = :id
+            """,
+            id=organization,
         )
-    [said] = breaches(engine)
-    assert said == f"2026-02 hall EUR settled elsewhere {net[FEBRUARY] - 1} instead of {net[FEBRUARY]}"
-
-
-def test_a_statement_names_what_was_settled_elsewhere(engine: Engine, tmp_path: Path) -> None:
-    pay_from(engine, FEBRUARY)
-    for name in ("old", "new"):
-        add_organization(engine, external_ref=name, locale="en")
-    old, new = (number for (number,) in rows(engine, "SELECT id FROM organization ORDER BY id"))
-    add_sales(engine, old, JANUARY, FEBRUARY)
-    add_sales(engine, new, FEBRUARY, FEBRUARY)
-    settle_and_close(engine, JANUARY, FEBRUARY)
-    add_movement(engine, old, 50_000, "2026-01-12T10:00")
-    settle_and_close(engine, MARCH)
-    for month in (JANUARY, FEBRUARY, MARCH):
-        state(engine, tmp_path, month)
-    pages = {
-        (month, name): (tmp_path / str(month) / "organizations" / name / "EUR.html").read_text("utf-8")
-        for month in (JANUARY, FEBRUARY, MARCH)
-        for name in (("old", "new") if month == FEBRUARY else ("old",))
-    }
-    note = "What is about months before February 2026 was settled elsewhere"
-    assert [key for key, page in pages.items() if note in page] == [(JANUARY, "old"), (MARCH, "old")]
-    assert [key for key, page in pages.items() if "Settled elsewhere" in page] == [(JANUARY, "old"), (MARCH, "old")]
-    assert "<th>Settled elsewhere</th><td>-440.00</td>" in pages[MARCH, "old"].replace("\N{MINUS SIGN}", "-")
-    with (tmp_path / "2026-03" / "statements.csv").open(encoding="utf-8") as file:
-        march = {row["organization"]: row for row in csv.DictReader(file)}
-    assert (march["old"]["settled_elsewhere"], march["old"]["due"]) == ("440.00", "0.00")
-
-
-def test_a_database_with_balances_comes_to_know_of_history_and_keeps_them(server: EmbeddedServer) -> None:
-    with fresh_database(server, "template1") as url:
-        migrate(url, "0014")
-        engine = connect_engine(url, "pytest", connections=1)
-        organization = add_organization(engine)
-        close_owing(engine, {organization: 88_000}, JANUARY)
-        kept = "SELECT organization_id, month, opening, net, returned, due, payable, closing FROM organization_balance"
-        before = rows(engine, kept)
-        migrate(url)
-        assert rows(engine, kept) == before
-        assert balances(engine, "settled_elsewhere", "payouts_from", "knows_history") == [(0, None, False)]
-        unpaid = "UPDATE organization_balance SET knows_history = true"
-        with engine.begin() as connection:
-            connection.execute(text("SET LOCAL session_replication_role = replica"))
-            assert "organization_balance_payouts_from_check" in str(objection(lambda: connection.execute(text(unpaid))))
-        engine.dispose()
+        return None if day is None else Month.of_day(day)

@@ -1,4 +1,4 @@
-"""Organizations that come with a history, and what they are owed by the oracle, before their first paid month and since."""
+"""Organizations that come with a history, and what the oracle says they are owed, by it and since it."""
 
 from __future__ import annotations
 
