@@ -1,4 +1,4 @@
-"""The statements' schedule: every day, for whatever month is closed and not stated yet."""
+"""The statements' schedule: every day, for whatever month is closed and without statements."""
 
 import dagster as dg
 

@@ -60,7 +60,7 @@ def shown(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
 
 
 def month(number: int, **values: object) -> BoardMonth:
-    """A month that is closed, paid and stated, and in which nothing came late."""
+    """A month that is closed and paid, its statements issued, and in which nothing came late."""
     defaults = {
         "month": list(months_between(Month(2023, 11), Month(2033, 1)))[number], "state": "CLOSED", "totals": (),
         "late": 0, "parked": 0, "payouts": NO_PAYOUTS, "settled": Stage.DONE, "closed": Stage.DONE, "paid": Stage.DONE,

@@ -112,7 +112,7 @@ def test_a_month_that_is_not_closed_is_refused_in_one_sentence(url: URL, instanc
     result = materialize(url, instance, MARCH)
     assert not result.success
     assert failure_of(result) == (
-        "2026-03 was never settled, and only closed months are paid; materialize closed_books for it first."
+        "2026-03 was never settled, and only closed months are paid; close its books first."
     )
 
 

@@ -1,4 +1,4 @@
-"""Requesting a month's payouts: once per organization, currency and month, whoever asks, nobody too early."""
+"""Requesting a month's payouts: once per organization, currency and month, by whatever run, and not too early."""
 
 from __future__ import annotations
 
@@ -178,8 +178,8 @@ def test_a_payout_that_cannot_be_written_stops_only_itself_and_is_told_and_tried
     with pytest.raises(PayoutsLeftOutError, match="0 payouts requested, 1 left out"):
         request(engine, chunk_size=chunk_size)
     assert payouts(engine, "organization_id, amount") == [(choir, 100), (band, 300)]
-    told = "SELECT payload FROM outbox_event WHERE event_type = 'RowLeftOut'"
-    [[alert]] = rows(engine, told)
+    alerted = "SELECT payload FROM outbox_event WHERE event_type = 'RowLeftOut'"
+    [[alert]] = rows(engine, alerted)
     assert (alert["job"], alert["row"]) == ("payouts", "2026-03 opera EUR")
     with engine.connect() as connection:
         assert payouts_due_months(connection) == (MARCH,)
@@ -187,6 +187,6 @@ def test_a_payout_that_cannot_be_written_stops_only_itself_and_is_told_and_tried
     assert [(one.organization, one.what) for one in finding.examples] == [("opera", "payable 200, requested 0")]
     cure(engine, "payout")
     assert request(engine, chunk_size=chunk_size).requested == 1
-    assert len(rows(engine, told)) == 1
+    assert len(rows(engine, alerted)) == 1
     with engine.connect() as connection:
         assert payouts_due_months(connection) == ()

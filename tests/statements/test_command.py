@@ -20,7 +20,7 @@ from ticketflow_orch.local.postgres import EmbeddedServer
 
 @pytest.fixture
 def home(engine: Engine, url: URL, server: EmbeddedServer, scratch: Path) -> Iterator[Path]:
-    """A home on the test's own database, in which March is closed and nothing is stated."""
+    """A home on the test's own database, in which March is closed and no statement is issued."""
     organization = add_organization(engine, external_ref="teatro")
     for currency in ("EUR", "JPY"):
         add_movement(engine, organization, 1_000, "2026-03-10T10:00", currency=currency)

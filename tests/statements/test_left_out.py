@@ -129,8 +129,10 @@ def test_who_is_left_out_is_told_once_and_named_by_the_check_until_it_is_right(e
     unbalance(engine, bad)
     for _ in range(2):
         refusal_of(engine, tmp_path)
-    told = rows(engine, "SELECT payload ->> 'job', payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'")
-    assert told == [("settlement_statements", "2026-03 bijou EUR")]
+    alerted = rows(
+        engine, "SELECT payload ->> 'job', payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'"
+    )
+    assert alerted == [("settlement_statements", "2026-03 bijou EUR")]
     what = "has no statement: `ticketflow statement bijou 2026-03` says why"
     assert breaches(engine, tmp_path) == [("bijou", "EUR", what)]
 
