@@ -111,9 +111,7 @@ def test_a_backfill_is_one_run_that_shows_each_month_by_itself(
 def test_a_month_that_is_not_closed_is_refused_in_one_sentence(url: URL, instance: dg.DagsterInstance) -> None:
     result = materialize(url, instance, MARCH)
     assert not result.success
-    assert failure_of(result) == (
-        "2026-03 was never settled, and only closed months are paid; close its books first."
-    )
+    assert failure_of(result) == ("2026-03 was never settled, and only closed months are paid; close its books first.")
 
 
 def test_a_route_that_could_pay_twice_is_refused_before_anything_is_written(

@@ -19,6 +19,7 @@ FROM {source} WHERE outbox_event.id = outbox_id;
 
 
 -- name: hold
+-- Events that wait; what a relay has claimed is taken back instead.
 UPDATE outbox_event SET state = 'HELD', available_at = NULL FROM {source} WHERE outbox_event.id = outbox_id;
 
 

@@ -12,6 +12,7 @@ WHERE public_id = %(reference)s::uuid FOR UPDATE OF payout;
 
 
 -- name: move
+-- One payout, by its key. What is decided about it once is kept unless something else is given.
 UPDATE payout SET state = %(state)s::text, decided_by = %(by)s,
     reason = coalesce(%(reason)s::text, reason),
     provider_ref = coalesce(%(provider_ref)s::text, provider_ref),
@@ -40,6 +41,7 @@ WITH chosen AS MATERIALIZED (
 
 
 -- name: held
+-- By payout_waiting_idx.
 SELECT count(*) FROM payout WHERE state = 'HELD' AND {chosen};
 
 

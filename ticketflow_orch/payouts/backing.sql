@@ -1,4 +1,5 @@
 -- name: objection
+-- Of a row of event, payout and organization: why the event does not ask for what its payout owes, or NULL.
 CASE
     WHEN payout.id IS NULL THEN 'there is no such payout'
     WHEN aggregate_type <> '{aggregate}' OR dedupe_key <> {event_key} THEN 'it is not the event of its payout'
@@ -12,6 +13,7 @@ END;
 
 
 -- name: is_parked
+-- By parked_organization_by_hand and parked_organization_unresolved.
 EXISTS (
     SELECT FROM parked_organization AS parked
     WHERE parked.organization_id = {organization_id} AND parked.resolved_at IS NULL);

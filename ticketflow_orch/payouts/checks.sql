@@ -1,5 +1,6 @@
 -- name: examples
--- The first few of each month's rows of the CTE `bad`, which has an organization, a currency, a month and what is wrong.
+-- The first few of each month's rows of the CTE `bad`, which has an organization, a currency, a month and what is
+-- wrong.
 SELECT month, coalesce(external_ref, 'id ' || organization_id) AS external_ref, numbered.currency, what, breaches
 FROM (
     SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,

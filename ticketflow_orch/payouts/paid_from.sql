@@ -35,8 +35,8 @@ member AS (
 
 
 -- name: waiting
--- What is carried stands in the balances of the last closed month; what balances from before this was kept count as paid
--- has no payout, and its month is not paid.
+-- What is carried stands in the balances of the last closed month. What balances from before this was kept count as
+-- paid has no payout, and its month is not paid.
 WITH unpaid AS (
     SELECT organization_id, currency, closing AS amount FROM organization_balance
     WHERE month = (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED') AND closing > 0

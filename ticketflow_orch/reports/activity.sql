@@ -4,8 +4,8 @@ SELECT id FROM {table} WHERE {column} = %(reference)s;
 
 
 -- name: events_of
--- Outbox events of aggregates, those that wait by outbox_event_waiting_idx and those that ended by outbox_event_told_idx:
--- one condition on both would scan the outbox.
+-- Outbox events of aggregates: those that ended by outbox_event_told_idx, those that did not by
+-- outbox_event_waiting_idx. One condition on both would scan the outbox.
 SELECT occurred_at, {who}, event_type, outbox_event.state, dedupe_key,
     CASE outbox_event.state WHEN 'DELIVERED' THEN ended_at END, outbox_event.event_id::text, NULL
 FROM {source} JOIN outbox_event ON aggregate_type = '{aggregate_type}' AND aggregate_id = {aggregate_id}
@@ -63,6 +63,7 @@ UNION ALL
 
 
 -- name: on_reservation
+-- All effects on one reservation, the latest first.
 WITH reservation_asked AS (SELECT * FROM reservation WHERE id = %(id)s::bigint)
 {on_reservations}
 ORDER BY at DESC, who, what, key;

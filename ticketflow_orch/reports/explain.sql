@@ -1,4 +1,5 @@
 -- name: organization
+-- By organization_external_ref_key.
 SELECT id, name, timezone, {pays_from} AS payouts_from FROM organization WHERE external_ref = %(ref)s;
 
 

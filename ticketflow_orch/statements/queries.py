@@ -143,6 +143,8 @@ _COVERED = sql(__file__, "covered", sums=", ".join(f"sum({name}) AS {name}" for 
 
 _ORIGINS = sql(__file__, "origins", covered=_COVERED)
 
+# Cutoffs are those of the last passes that did the organization's chunk, whatever became of the passes. Of a pass from
+# when cutoffs were instants its instant decides too, since ids do not say what it had read.
 _SPANS = sql(__file__, "spans", covered=_COVERED)
 
 _LINES = sql(

@@ -38,11 +38,9 @@ ORDER BY organization_id, covered.currency, origin_month;
 
 
 -- name: spans
--- CTEs, the last of them span: up to where the movements of each month were read, by the end of this month (posted_to)
--- and by the balance before (posted_from). They are the cutoffs of the last passes that did the organization's chunk,
--- whatever became of the passes; of a pass from when cutoffs were instants its instant decides too, since ids do not say
--- what it had read. What came late and came to nothing, such as a sale and its void, has no entry, and is behind the
--- statement all the same.
+-- CTEs, the last of them `span`: up to where the movements of each month were read by the end of this month (posted_to)
+-- and by the balance before (posted_from), by settlement_chunk_pkey. What came late and came to nothing, such as a sale
+-- and its void, has no entry, and is behind the statement all the same.
 {covered}, read_late AS (
     SELECT balance.organization_id, balance.currency, previous_month, chunk.origin_month
     FROM organization_balance AS balance
