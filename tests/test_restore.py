@@ -513,7 +513,7 @@ def test_what_stands_in_the_way_of_a_shared_reference_ends_when_a_person_has_fou
         if way == "returned":
             actions.return_payout(connection, second, "never paid", "ana")
         else:
-            actions.confirm(connection, second, "ana", "po_2")
+            actions.confirm(connection, second, "ana", "po_2", now=NOW)
     assert shared_lines(engine) == []
     kept = f"SELECT state, provider_ref FROM payout WHERE public_id = '{first}'"
     assert rows(engine, kept) == [("CONFIRMED", "po_1")]
@@ -524,9 +524,9 @@ def test_what_stands_in_the_way_of_a_shared_reference_ends_when_a_person_has_fou
 def test_a_payout_keeps_a_reference_that_nobody_shares(engine: Engine) -> None:
     [first, second] = confirmed_alike(engine)
     with transaction(engine) as connection:
-        actions.confirm(connection, second, "ana", "po_2")
+        actions.confirm(connection, second, "ana", "po_2", now=NOW)
     with pytest.raises(Exception, match="is CONFIRMED"), transaction(engine) as connection:
-        actions.confirm(connection, first, "ana", "po_3")
+        actions.confirm(connection, first, "ana", "po_3", now=NOW)
 
 
 def test_one_payout_under_two_references_is_told(engine: Engine) -> None:

@@ -202,7 +202,7 @@ class Ending:
             for reference in connection.execute(
                 text("SELECT public_id FROM payout WHERE state = 'IN_DOUBT'")
             ).scalars():
-                confirm(connection, str(reference), "ana settled it")
+                confirm(connection, str(reference), "ana settled it", now=self.platform.now)
 
     def _release(self, _: re.Match[str]) -> None:
         with self.engine.connect() as connection:

@@ -7,12 +7,12 @@ about an organization, is in `parking`.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from sqlalchemy import Connection, Engine, Row
 
-from ticketflow_orch import clock
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
@@ -157,10 +157,11 @@ def ask_again(engine: Engine, selection: Selection, by: str, *, looked_up: bool,
     return asked
 
 
-def confirm(connection: Connection, reference: str, by: str, provider_ref: str | None = None) -> None:
+def confirm(connection: Connection, reference: str, by: str, provider_ref: str | None = None, *, now: datetime) -> None:
     """Say that a payout was paid: one in doubt, or one handed over to something that gives no answers.
 
-    One that is confirmed already takes another reference of the provider's, where it shares the one it has.
+    One that is confirmed already takes another reference of the provider's, where it shares the one it has. `now` is
+    the business time (aware) of what is alerted.
 
     Raises:
         InvalidInput: there is no such payout.
@@ -174,7 +175,7 @@ def confirm(connection: Connection, reference: str, by: str, provider_ref: str |
         _move(connection, found, PayoutState.CONFIRMED, by, provider_ref=provider_ref)
     else:
         raise _nothing_to_settle(found)
-    alert_shared(connection, [provider_ref or found.provider_ref], clock.now())
+    alert_shared(connection, [provider_ref or found.provider_ref], now)
 
 
 def reject(connection: Connection, reference: str, reason: str, by: str) -> None:
