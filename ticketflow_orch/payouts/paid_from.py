@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from psycopg.errors import InsufficientPrivilege
 from sqlalchemy import Connection, Engine, Row
 from sqlalchemy.exc import ProgrammingError
 
@@ -26,6 +25,7 @@ from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 
 OWN_SHOWN = 100
+INSUFFICIENT_PRIVILEGE = "42501"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ def _allowed() -> Iterator[None]:
     try:
         yield
     except ProgrammingError as error:
-        if not isinstance(error.orig, InsufficientPrivilege):
+        if getattr(error.orig, "sqlstate", None) != INSUFFICIENT_PRIVILEGE:
             raise
         raise PreconditionFailed(
             "The role that this process carries may not change from when on people are paid; run it as the owner of "
