@@ -1,4 +1,8 @@
-"""What the platform knows: the monthly settlement and the checks that judge it."""
+"""What the platform knows: the assets of a month, the checks that judge them, the board, the outbox.
+
+An asset here reads its configuration, calls the business and shows what came of it; what it does is in
+`ticketflow_orch`, and when it runs in `schedules` and `sensors`.
+"""
 
 from assets.closed_books import BOOKS_CHECKS, closed_books
 from assets.explanation import explain_job, explanation

@@ -11,19 +11,23 @@ from assets.month_loop import asked, each_month, launched_by
 from assets.monthly_settlement import monthly_settlement
 from assets.partitions import months
 from assets.settlement_checks import audited, judged, looked
+from assets.tables import table
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.auditing import INVARIANTS, Scope
 from ticketflow_orch.closing import ClosedBooks, ClosingOptions, IncompleteClosingError, checks, close_month
-from ticketflow_orch.closing.queries import CurrencyBalance, payable_so_far
+from ticketflow_orch.closing.columns import BALANCES
+from ticketflow_orch.closing.queries import payable_so_far
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import TicketflowError
+from ticketflow_orch.formatting.columns import Column, picked
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.checks import Finding
+from ticketflow_orch.settlement.queries import ParkedOrganization
 
 BALANCE_COLUMNS = dg.TableSchema(
     columns=[
@@ -46,16 +50,17 @@ BALANCE_COLUMNS = dg.TableSchema(
         dg.TableColumn("knows_history", "boolean", "false: from before settled_elsewhere was kept"),
     ]
 )
-_AMOUNTS = ("payable", "closing", "opening", "net", "returned", "settled_elsewhere", "due")
 # What people ask first comes first: the page cuts wide tables off at the right.
-_TOTALS = dg.TableSchema(
-    columns=[
-        dg.TableColumn("currency"),
-        *(dg.TableColumn(name.replace("_", " ")) for name in _AMOUNTS),
-        *(dg.TableColumn(name, "int") for name in ("organizations", "paying", "carrying")),
-    ]
+_TOTALS = picked(
+    BALANCES,
+    "currency", "payable", "closing", "opening", "net", "returned", "settled elsewhere", "due", "organizations",
+    "paying", "carrying",
+)  # fmt: skip
+_PARKED: tuple[Column[ParkedOrganization], ...] = (
+    Column("organization", lambda parked: parked.external_ref),
+    Column("since month", lambda parked: str(parked.month)),
+    Column("why", lambda parked: parked.why),
 )
-_PARKED = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("organization", "since month", "why")])
 
 
 @dg.asset(
@@ -103,12 +108,8 @@ def books_metadata(connection: Connection, result: ClosedBooks) -> dict[str, Any
     """The metadata of one closed month: what is owed by currency, beside the months before, and who closed it."""
     metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
     if result.parked:
-        rows = [
-            dg.TableRecord({"organization": one.external_ref, "since month": str(one.month), "why": one.why})
-            for one in result.parked
-        ]
-        metadata["parked organizations"] = dg.MetadataValue.table(rows, _PARKED)
-    metadata["balances"] = dg.MetadataValue.table([_record(total) for total in result.balances], _TOTALS)
+        metadata["parked organizations"] = table(_PARKED, result.parked)
+    metadata["balances"] = table(_TOTALS, result.balances)
     so_far = payable_so_far(connection, result.month)
     for total in result.balances:
         chart = month_chart(so_far[total.currency], written_out(total.payable, total.exponent))
@@ -134,18 +135,6 @@ def _summary(result: ClosedBooks) -> str:
     parked = f", **{counted(len(result.parked), 'organization')} parked**" if result.parked else ""
     written = f"{counted(balances, 'balance')}: {paying:,} to be paid, {carrying:,} carried on"
     return f"**{result.month} is closed.** {written}{parked}."
-
-
-def _record(total: CurrencyBalance) -> dg.TableRecord:
-    return dg.TableRecord(
-        {
-            "currency": total.currency,
-            **{name.replace("_", " "): written_out(getattr(total, name), total.exponent) for name in _AMOUNTS},
-            "organizations": total.organizations,
-            "paying": total.paying,
-            "carrying": total.carrying,
-        }
-    )
 
 
 def _books_check(

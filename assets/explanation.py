@@ -1,17 +1,17 @@
 """The asset that answers a question: why one organization's month came to what it came to. Its job asks it."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dagster as dg
 from pydantic import Field
 
+from assets.tables import table
 from resources import DatabaseResource
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.formatting.counts import counted
-from ticketflow_orch.formatting.money import written_out
-from ticketflow_orch.months import Month, to_the_minute
-from ticketflow_orch.reports.explain import Balance, Entry, Explanation, Line, Movement, explain, last_settled
+from ticketflow_orch.months import Month
+from ticketflow_orch.reports import explanation_columns as columns
+from ticketflow_orch.reports.explain import Explanation, explain, last_settled
 
 # A big organization moves money more often than anybody reads; `ticketflow explain` prints them all.
 MOVEMENTS_SHOWN = 500
@@ -59,13 +59,11 @@ def explanation_metadata(answer: Explanation) -> dict[str, Any]:
     # Plain text: a run's page shows Markdown behind a link only.
     metadata: dict[str, Any] = {"summary": _summary(answer)}
     if answer.balances:
-        metadata["balance"] = _table(_BALANCE, map(_balance_cells, answer.balances))
-    here = answer.business_timezone
-    metadata["lines by rate"] = _table(_LINE, map(_line_cells, answer.lines))
-    entries = (_entry_cells(one, here) for one in answer.entries)
-    metadata["ledger entries"] = _table((*_ENTRY, f"posted ({here})"), entries)
+        metadata["balance"] = table(columns.BALANCES, answer.balances)
+    metadata["lines by rate"] = table(columns.LINES, answer.lines)
+    metadata["ledger entries"] = table(columns.entries(answer.business_timezone), answer.entries)
     shown = answer.movements[-MOVEMENTS_SHOWN:]
-    metadata["movements"] = _table((f"occurred ({here})", *_MOVEMENT), (_movement_cells(one, here) for one in shown))
+    metadata["movements"] = table(columns.movements(answer.business_timezone), shown)
     if len(answer.movements) > MOVEMENTS_SHOWN:
         metadata["movements not shown"] = len(answer.movements) - MOVEMENTS_SHOWN
     return metadata | {
@@ -94,51 +92,3 @@ def _summary(answer: Explanation) -> str:
         sentences.append(f"Parked: {answer.parked}.")
     sentences += [f"Looks wrong: {one.currency} {one.what}." for one in answer.anomalies if one.accepted_by is None]
     return " ".join(sentences)
-
-
-_AMOUNTS = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
-_BALANCE_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
-# What people ask first comes first: the page cuts wide tables off at the right.
-_BALANCE = ("currency", *(name.replace("_", " ") for name in _BALANCE_AMOUNTS), "payout")
-_LINE = ("currency", "rate", "tax", *(name.replace("_", " ") for name in _AMOUNTS))
-_ENTRY = ("posted in", "currency", "net", "reason", *(name.replace("_", " ") for name in _AMOUNTS))
-_MOVEMENT = ("kind", "amount", "currency", "rate", "reference", "reverses", "late")
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> dg.TableMetadataValue:
-    records = [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows]
-    return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn(name) for name in columns]))
-
-
-def _written(row: Balance | Line | Entry, names: Sequence[str]) -> Iterable[str]:
-    return (written_out(getattr(row, name), row.exponent) for name in names)
-
-
-def _percent(basis_points: int) -> str:
-    return f"{basis_points / 100:g} %"
-
-
-def _balance_cells(balance: Balance) -> Sequence[str]:
-    paid = (balance.paid or "").lower().replace("_", " ")
-    return balance.currency, *_written(balance, _BALANCE_AMOUNTS), paid
-
-
-def _line_cells(line: Line) -> Sequence[str]:
-    rates = _percent(line.commission_rate_bps), _percent(line.commission_tax_bps)
-    return line.currency, *rates, *_written(line, _AMOUNTS)
-
-
-def _entry_cells(entry: Entry, here: str) -> Sequence[str]:
-    return (
-        str(entry.month), entry.currency, *_written(entry, ("net",)), entry.reason or "settlement",
-        *_written(entry, _AMOUNTS), to_the_minute(entry.posted_at, here),
-    )  # fmt: skip
-
-
-def _movement_cells(movement: Movement, here: str) -> Sequence[str]:
-    return (
-        to_the_minute(movement.occurred_at, here),
-        f"{movement.kind.lower().replace('_', ' ')}{' (void)' if movement.is_void else ''}",
-        written_out(movement.amount, movement.exponent), movement.currency, _percent(movement.commission_rate_bps),
-        movement.external_ref, movement.reverses or "", "late" if movement.late else "",
-    )  # fmt: skip

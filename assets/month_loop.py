@@ -97,7 +97,7 @@ def month_of(context: dg.AssetExecutionContext) -> Month:
 
 
 def launched_by(tags: Mapping[str, str]) -> str:
-    """Who started a run, as its tags tell: a person by declared name, a schedule, a backfill, or a run by hand."""
+    """Who started a run, as its tags say: a person by declared name, a schedule, a backfill, or a run by hand."""
     for tag, label in (("user", "user"), ("dagster/schedule_name", "schedule"), ("dagster/backfill", "backfill")):
         if tag in tags:
             return f"{label} {tags[tag]}"

@@ -24,7 +24,7 @@ _MONTHS = dg.TableSchema(
         dg.TableColumn(
             "paid", "string", "its payouts: settled elsewhere, not yet, all, or how many are not confirmed, and why"
         ),
-        dg.TableColumn("stated", "string", "whether its statements are written"),
+        dg.TableColumn("issued", "string", "whether its statements are issued"),
         dg.TableColumn("late", "string", "adjustments about it, wherever posted; organizations whose is not posted"),
         dg.TableColumn("parked", "string", "organizations that are parked in it now"),
     ]
@@ -38,7 +38,7 @@ _MONTHS = dg.TableSchema(
     tags={"domain": "settlement"},
 )
 def months_board(database: DatabaseResource, clock: ClockResource) -> dg.MaterializeResult:  # type: ignore[type-arg]
-    """The last months and how far each is: open, settled, closed, paid, stated; what came late, who is parked.
+    """The last months and how far each is: open, settled, closed, paid, issued; what came late, who is parked.
 
     Kept current by the sensor `board_watch`, a minute after anything changed; materializing it by hand does no
     harm and is seldom needed.
@@ -118,7 +118,7 @@ def _cells(month: BoardMonth, payouts_from: Month | None) -> Mapping[str, str]:
         "state": month.state.lower(),
         "next": month.next_step,
         "paid": _paid(month, payouts_from),
-        "stated": "yes" if month.stated is Stage.DONE else "",
+        "issued": "yes" if month.issued is Stage.DONE else "",
         "late": _late(month),
         "parked": _count(month.parked),
     }

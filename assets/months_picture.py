@@ -9,17 +9,17 @@ from assets.pictures import SHOWN_IN_PLACE, markdown_picture
 from ticketflow_orch.months import Month
 from ticketflow_orch.reports.board import Board, BoardMonth, Stage
 
-# Pixels from one cell to the next; in the picture itself it is the unit, so that a cell is told in a few characters.
+# Pixels from one cell to the next; in the picture itself it is the unit, so that a cell is drawn in a few characters.
 _SLOT = 18
 # How wide the names of the steps are.
 _LABELS = 3
 # A later month's name would run into the year below the next January.
 _LAST_WITH_ROOM = 10
-_LEGEND = "\n\ngreen done, blue under way or late, red stuck"
+_LEGEND = "\n\ngreen done, blue in progress or late, red stuck"
 # Readable on the light pages and on the dark ones, and by their height where colours are not told apart.
 _STROKES = {
     Stage.NOT_YET: ("#888", ".1"),
-    Stage.UNDER_WAY: ("#4f8ff7", ".4"),
+    Stage.IN_PROGRESS: ("#4f8ff7", ".4"),
     Stage.ATTENTION: ("#e5484d", ".8"),
     Stage.DONE: ("#30a46c", ".8"),
 }
@@ -38,8 +38,8 @@ def _picture(months: Sequence[BoardMonth]) -> str:
         ("settled", [one.settled for one in months]),
         ("closed", [one.closed for one in months]),
         ("paid", [one.paid for one in months]),
-        ("stated", [one.stated for one in months]),
-        ("late", [Stage.UNDER_WAY if one.late or one.waiting else Stage.NONE for one in months]),
+        ("issued", [one.issued for one in months]),
+        ("late", [Stage.IN_PROGRESS if one.late or one.waiting else Stage.NONE for one in months]),
         ("parked", [Stage.ATTENTION if one.parked else Stage.NONE for one in months]),
     )
     drawn = dict.fromkeys(_STROKES, "")

@@ -1,6 +1,6 @@
 """The calendar that every monthly asset shares: one partition a month, named `YYYY-MM`.
 
-Start, key format and time zone are decided once: changing them later breaks backfills that are under way.
+Start, key format and time zone are decided once: changing them later breaks backfills that are running.
 """
 
 import warnings

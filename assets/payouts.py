@@ -1,6 +1,6 @@
 """The asset that pays closed months: requests every payout, shows what became of them, and its checks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import dagster as dg
@@ -10,8 +10,10 @@ from assets.month_chart import month_chart
 from assets.month_loop import asked, each_month
 from assets.partitions import months
 from assets.settlement_checks import judged, looked
+from assets.tables import table
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.db.engine import PATIENCE
+from ticketflow_orch.formatting.columns import Column, counts
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
@@ -39,14 +41,27 @@ PAYOUT_COLUMNS = dg.TableSchema(
         dg.TableColumn("anomalies_to", "bigint", "it was held for anomalies among movements below this id"),
     ]
 )
+
+
+def _part(name: str, amount: Callable[[CurrencyPaid], int]) -> Column[CurrencyPaid]:
+    """How much of it is so; empty where nothing is."""
+
+    def cell(total: CurrencyPaid) -> str:
+        return written_out(amount(total), total.exponent) if amount(total) else ""
+
+    return Column(name, cell, "amount")
+
+
 # What people ask first comes first: the page cuts wide tables off at the right.
-_TOTALS = dg.TableSchema(
-    columns=[
-        dg.TableColumn("currency"),
-        dg.TableColumn("total", "string"),
-        dg.TableColumn("payouts", "int"),
-        *(dg.TableColumn(name, "string") for name in ("held", "under way", "confirmed", "came back", "in doubt")),
-    ]
+_TOTALS: tuple[Column[CurrencyPaid], ...] = (
+    Column("currency", lambda total: total.currency),
+    Column("total", lambda total: written_out(total.amount, total.exponent), "amount"),
+    *counts("payouts"),
+    _part("held", lambda total: total.held),
+    _part("in progress", lambda total: total.waiting),
+    _part("confirmed", lambda total: total.confirmed),
+    _part("came back", lambda total: total.back),
+    _part("in doubt", lambda total: total.in_doubt),
 )
 
 
@@ -92,7 +107,7 @@ def payouts_metadata(connection: Connection, result: PayoutsRequested) -> dict[s
     metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_summary(result))}
     totals = paid_by_currency(connection, result.month)
     if totals:
-        metadata["payouts"] = dg.MetadataValue.table([_record(total) for total in totals], _TOTALS)
+        metadata["payouts"] = table(_TOTALS, totals)
         so_far = requested_so_far(connection, result.month)
         for total in totals:
             caption = written_out(total.amount, total.exponent)
@@ -118,24 +133,6 @@ def _summary(result: PayoutsRequested) -> str:
     if result.existing:
         parts.append(f"{result.existing:,} were there before")
     return f"{result.month}: {', '.join(parts) or 'nobody is owed anything'}."
-
-
-def _record(total: CurrencyPaid) -> dg.TableRecord:
-    amounts = {
-        "held": total.held,
-        "under way": total.waiting,
-        "confirmed": total.confirmed,
-        "came back": total.back,
-        "in doubt": total.in_doubt,
-    }
-    return dg.TableRecord(
-        {
-            "currency": total.currency,
-            "total": written_out(total.amount, total.exponent),
-            "payouts": total.payouts,
-            **{name: written_out(amount, total.exponent) if amount else "" for name, amount in amounts.items()},
-        }
-    )
 
 
 @dg.asset_check(

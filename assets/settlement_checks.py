@@ -12,10 +12,12 @@ from sqlalchemy import Connection, Engine
 
 from assets.month_loop import asked
 from assets.monthly_settlement import monthly_settlement
+from assets.tables import table
 from resources import DatabaseResource
 from ticketflow_orch.auditing import INVARIANTS, Asked, Invariant, Verdict, examine, snapshot
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.retrying import retried
+from ticketflow_orch.formatting.columns import Column
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import open_months, settled_months
 from ticketflow_orch.settings import settings
@@ -23,11 +25,16 @@ from ticketflow_orch.settlement import checks
 
 Answer = TypeVar("Answer")
 
-_BREACHES = dg.TableSchema(columns=[dg.TableColumn(name) for name in ("month", "organization", "currency", "what")])
-
-_BROKEN = dg.TableSchema(
-    columns=[dg.TableColumn(name) for name in ("invariant", "month", "organization", "currency", "what")]
+# The invariant that is broken, where there are several, in which month, and by what.
+_Found = tuple[str, checks.Finding, checks.Breach]
+_BROKEN: tuple[Column[_Found], ...] = (
+    Column("invariant", lambda found: found[0]),
+    Column("month", lambda found: str(found[1].month or "")),
+    Column("organization", lambda found: found[2].organization),
+    Column("currency", lambda found: found[2].currency),
+    Column("what", lambda found: found[2].what),
 )
+_BREACHES = _BROKEN[1:]
 
 
 def _month_check(
@@ -56,22 +63,11 @@ def judged(findings: Iterable[checks.Finding]) -> dg.AssetCheckResult:
     """One result over all months: red when any month has a breach, which its description and table name."""
     looked_at = list(findings)
     bad = [finding for finding in looked_at if finding.count]
-    table = [
-        dg.TableRecord(
-            {
-                "month": str(finding.month or ""),
-                "organization": breach.organization,
-                "currency": breach.currency,
-                "what": breach.what,
-            }
-        )
-        for finding in bad
-        for breach in finding.examples
-    ]
+    found = [("", finding, breach) for finding in bad for breach in finding.examples]
     description = ", ".join(f"{finding.month}: {finding.count}" for finding in bad) or "No month is bad."
     metadata: dict[str, Any] = {"months judged": len(looked_at), "bad months": len(bad)}
-    if table:
-        metadata["breaches"] = dg.MetadataValue.table(table, _BREACHES)
+    if found:
+        metadata["breaches"] = table(_BREACHES, found)
     return dg.AssetCheckResult(
         passed=not bad, severity=dg.AssetCheckSeverity.ERROR, description=description, metadata=metadata
     )
@@ -107,24 +103,16 @@ def audited(database: DatabaseResource, name: str, invariants: Iterable[Invarian
     with database.engine(f"check {name}", patience=PATIENCE) as engine:
         verdicts = retried(engine, lambda: verdicts_on(engine))
     bad = [verdict for verdict in verdicts if verdict.is_broken or verdict.warns]
-    table = [
-        dg.TableRecord(
-            {
-                "invariant": verdict.invariant.name,
-                "month": str(finding.month or ""),
-                "organization": breach.organization,
-                "currency": breach.currency,
-                "what": breach.what,
-            }
-        )
+    found = [
+        (verdict.invariant.name, finding, breach)
         for verdict in bad
         for finding in verdict.findings
         for breach in finding.examples
     ]
     counts = ", ".join(f"{verdict.invariant.name}: {verdict.no_answer or verdict.count}" for verdict in bad)
     metadata: dict[str, Any] = {"invariants judged": len(verdicts), "broken": len(bad)}
-    if table:
-        metadata["breaches"] = dg.MetadataValue.table(table, _BROKEN)
+    if found:
+        metadata["breaches"] = table(_BROKEN, found)
     if bad:
         fixes = "\n".join(f"- **{one.invariant.name}**: {one.invariant.holds} {one.invariant.fix}" for one in bad)
         metadata["how to fix it"] = dg.MetadataValue.md(fixes)

@@ -1,6 +1,5 @@
 """How a settlement looks in the UI: figures, tables and the months so far."""
 
-from collections.abc import Iterable, Sequence
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
@@ -10,6 +9,8 @@ import dagster as dg
 from sqlalchemy import Connection
 
 from assets.month_chart import month_chart
+from assets.tables import table
+from ticketflow_orch.formatting.columns import Column, amounts, counts
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
@@ -57,18 +58,18 @@ def settlement_metadata(connection: Connection, result: SettlementResult) -> dic
     why_nothing = why_nothing_is_posted(connection, result.month) if result.settlement is None else None
     metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(why_nothing or _summary(result))}
     if result.parked:
-        metadata["parked organizations"] = _table(_PARKED, map(_parked_cells, result.parked))
+        metadata["parked organizations"] = table(_PARKED, result.parked)
     if result.settlement is not None and not result.changed_nothing:
         late = late_in_pass(connection, result.settlement, LATE_ROWS)
         if late.listed:
-            metadata["came late"] = _table(_LATE, map(_late_cells, late.listed))
+            metadata["came late"] = table(_LATE, late.listed)
         if late.more:
             metadata["came late, not listed"] = late.more
-    metadata["totals"] = _table(_TOTALS, map(_total_cells, totals))
+    metadata["totals"] = table(_TOTALS, totals)
     metadata |= months_so_far(connection, result.month)
     if totals:
         top = top_organizations(connection, result.month, result.month, limit=max(3, TOP_ROWS // len(totals)))
-        metadata["top organizations"] = _table(_TOP, map(_top_cells, top))
+        metadata["top organizations"] = table(_TOP, top)
     metadata |= {
         "organizations": sum(total.organizations for total in totals),
         "rows new": result.rows_new,
@@ -91,11 +92,10 @@ def dry_run_metadata(rehearsed: DryRun, file: Path | None) -> dict[str, Any]:
     """The metadata of a dry run: what would be posted, as sums and as the first entries."""
     metadata: dict[str, Any] = {"summary": dg.MetadataValue.md(_dry_run_summary(rehearsed))}
     if rehearsed.would_be_parked:
-        rows = ((name, str(month), why) for name, month, why in rehearsed.would_be_parked)
-        metadata["would be parked"] = _table(_PARKED, rows)
+        metadata["would be parked"] = table(_WOULD_BE_PARKED, rehearsed.would_be_parked)
     if rehearsed.totals:
-        metadata["would be posted"] = _table(_WOULD_POST_TOTALS, map(_would_post_total_cells, rehearsed.totals))
-        metadata["first entries"] = _table(_WOULD_POST, map(_would_post_cells, rehearsed.listed))
+        metadata["would be posted"] = table(_WOULD_POST_TOTALS, rehearsed.totals)
+        metadata["first entries"] = table(_WOULD_POST, rehearsed.listed)
     metadata |= {"entries": rehearsed.entries, "entries not listed": rehearsed.more}
     if file is not None:
         metadata["file"] = dg.MetadataValue.path(file.absolute())
@@ -141,47 +141,49 @@ def _dry_run_summary(rehearsed: DryRun) -> str:
 
 
 # Net comes before what it is made of: the page cuts wide tables off at the right.
-_TOTALS = ("currency", "net", "captures", "refunds", "chargebacks", "fees", "commission", "tax", "organizations")
-_TOP = ("currency", "organization", "net", "captures", "refunds", "reference")
-_PARKED = ("organization", "month", "why")
-_LATE = ("organization", "currency", "about", "net before", "net now", "difference", "name")
-_WOULD_POST_TOTALS = ("about", "currency", "net", "settlements", "adjustments")
-_WOULD_POST = ("organization", "about", "currency", "net before", "net then", "difference", "kind")
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str | int]]) -> dg.TableMetadataValue:
-    records = [dg.TableRecord(dict(zip(columns, row, strict=True))) for row in rows]
-    return dg.MetadataValue.table(records, dg.TableSchema(columns=[dg.TableColumn(name) for name in columns]))
-
-
-def _total_cells(total: MonthTotal) -> Sequence[str | int]:
-    amounts = (
-        total.net, total.captures, total.refunds, total.chargebacks, total.fees, total.commission, total.commission_tax,
-    )  # fmt: skip
-    return total.currency, *(written_out(amount, total.exponent) for amount in amounts), total.organizations
-
-
-def _top_cells(top: TopOrganization) -> Sequence[str | int]:
-    amounts = (top.net, top.captures, top.refunds)
-    return top.currency, top.name, *(written_out(amount, top.exponent) for amount in amounts), top.external_ref
-
-
-def _late_cells(late: LateAdjustment) -> Sequence[str | int]:
-    amounts = (written_out(amount, late.exponent) for amount in (late.old, late.new, late.difference))
-    return late.external_ref, late.currency, str(late.origin), *amounts, late.name
-
-
-def _would_post_total_cells(total: WouldPostTotal) -> Sequence[str | int]:
-    net = written_out(total.net, total.exponent)
-    return str(total.origin), total.currency, net, total.settlements, total.adjustments
-
-
-def _would_post_cells(entry: WouldPost) -> Sequence[str | int]:
-    nets = (entry.posted, entry.posted + entry.difference, entry.difference)
-    amounts = (written_out(amount, entry.exponent) for amount in nets)
-    kind = "settlement" if entry.is_settlement else "adjustment"
-    return entry.external_ref, str(entry.origin), entry.currency, *amounts, kind
-
-
-def _parked_cells(parked: ParkedOrganization) -> Sequence[str | int]:
-    return parked.external_ref, str(parked.month), parked.why
+_TOTALS: tuple[Column[MonthTotal], ...] = (
+    Column("currency", lambda total: total.currency),
+    *amounts("net", "captures", "refunds", "chargebacks", "fees", "commission"),
+    Column("tax", lambda total: written_out(total.commission_tax, total.exponent), "amount"),
+    *counts("organizations"),
+)
+_TOP: tuple[Column[TopOrganization], ...] = (
+    Column("currency", lambda top: top.currency),
+    Column("organization", lambda top: top.name),
+    *amounts("net", "captures", "refunds"),
+    Column("reference", lambda top: top.external_ref),
+)
+_PARKED: tuple[Column[ParkedOrganization], ...] = (
+    Column("organization", lambda parked: parked.external_ref),
+    Column("month", lambda parked: str(parked.month)),
+    Column("why", lambda parked: parked.why),
+)
+_WOULD_BE_PARKED: tuple[Column[tuple[str, Month, str]], ...] = (
+    Column("organization", lambda parked: parked[0]),
+    Column("month", lambda parked: str(parked[1])),
+    Column("why", lambda parked: parked[2]),
+)
+_LATE: tuple[Column[LateAdjustment], ...] = (
+    Column("organization", lambda late: late.external_ref),
+    Column("currency", lambda late: late.currency),
+    Column("about", lambda late: str(late.origin)),
+    Column("net before", lambda late: written_out(late.old, late.exponent), "amount"),
+    Column("net now", lambda late: written_out(late.new, late.exponent), "amount"),
+    *amounts("difference"),
+    Column("name", lambda late: late.name),
+)
+_WOULD_POST_TOTALS: tuple[Column[WouldPostTotal], ...] = (
+    Column("about", lambda total: str(total.origin)),
+    Column("currency", lambda total: total.currency),
+    *amounts("net"),
+    *counts("settlements", "adjustments"),
+)
+_WOULD_POST: tuple[Column[WouldPost], ...] = (
+    Column("organization", lambda entry: entry.external_ref),
+    Column("about", lambda entry: str(entry.origin)),
+    Column("currency", lambda entry: entry.currency),
+    Column("net before", lambda entry: written_out(entry.posted, entry.exponent), "amount"),
+    Column("net then", lambda entry: written_out(entry.posted + entry.difference, entry.exponent), "amount"),
+    *amounts("difference"),
+    Column("kind", lambda entry: "settlement" if entry.is_settlement else "adjustment"),
+)

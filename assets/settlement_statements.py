@@ -1,4 +1,4 @@
-"""The asset that states closed months: writes every statement, queues the mails, shows what they come to."""
+"""The asset that issues statements of closed months: writes every one, queues the mails, shows what they come to."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -10,60 +10,24 @@ from assets.month_loop import asked, each_month
 from assets.partitions import months
 from assets.progress import paced
 from assets.settlement_checks import judged, looked
+from assets.tables import table
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.installation import decided
 from ticketflow_orch.formatting.counts import counted
-from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements import (
     StatementOptions,
     StatementsLeftOutError,
     StatementsResult,
-    state_month,
+    issue_statements,
     statements_place,
 )
 from ticketflow_orch.statements.checks import judged_statements
+from ticketflow_orch.statements.columns import COLUMNS, TOTALS
 
-STATEMENT_COLUMNS = dg.TableSchema(
-    columns=[
-        dg.TableColumn("month", "date", "the closed month, by its first day"),
-        dg.TableColumn("organization", "string", "the organization's reference"),
-        dg.TableColumn("name", "string", "the organization's name"),
-        dg.TableColumn("timezone", "string", "IANA zone of its months"),
-        dg.TableColumn("covers_from", "timestamp", "UTC; earlier than the month where it was parked before"),
-        dg.TableColumn("covers_until", "timestamp", "UTC; the end of the month, which is not in it any more"),
-        dg.TableColumn("currency", "string", "ISO 4217"),
-        dg.TableColumn("exponent", "int16", "the currency's number of decimals"),
-        dg.TableColumn(
-            "opening", "decimal(38,4)", "the closing of the balance before, in major units like all amounts"
-        ),
-        dg.TableColumn("captures", "decimal(38,4)", "ticket sales"),
-        dg.TableColumn("refunds", "decimal(38,4)", "negative"),
-        dg.TableColumn("chargebacks", "decimal(38,4)", "reversals included"),
-        dg.TableColumn("fees", "decimal(38,4)", "fees and manual entries"),
-        dg.TableColumn("commission", "decimal(38,4)", "what was charged, so positive as a rule"),
-        dg.TableColumn("commission_tax", "decimal(38,4)", "tax on the commission"),
-        dg.TableColumn("adjustments", "decimal(38,4)", "net of what came late for months stated before"),
-        dg.TableColumn(
-            "net", "decimal(38,4)", "captures + refunds + chargebacks + fees − commission − tax + adjustments"
-        ),
-        dg.TableColumn("returned", "decimal(38,4)", "payouts that came back"),
-        dg.TableColumn("due", "decimal(38,4)", "opening + net + returned − settled elsewhere"),
-        dg.TableColumn("payable", "decimal(38,4)", "due where it reaches the currency's minimum and is paid, else 0"),
-        dg.TableColumn("closing", "decimal(38,4)", "due − payable, the next opening"),
-        dg.TableColumn("settled_elsewhere", "decimal(38,4)", "what is about months before the first that is paid here"),
-    ]
-)
-_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
-_TOTALS = dg.TableSchema(
-    columns=[
-        dg.TableColumn("currency"),
-        dg.TableColumn("statements", "int"),
-        *(dg.TableColumn(name.replace("_", " "), "string") for name in _AMOUNTS),
-    ]
-)
+STATEMENT_COLUMNS = dg.TableSchema(columns=[dg.TableColumn(one.name, one.type, one.about) for one in COLUMNS])
 
 
 @dg.asset(
@@ -90,10 +54,10 @@ def settlement_statements(
     line = paced(context.log.info)
     with database.engine("settlement_statements", connections=2, patience=PATIENCE) as engine:
 
-        def state(month: Month) -> Mapping[str, Any]:
+        def issue(month: Month) -> Mapping[str, Any]:
             configured = asked(engine, lambda connection: decided(connection, settings()))
             options = StatementOptions.configured(configured)
-            result = state_month(
+            result = issue_statements(
                 engine,
                 month,
                 options,
@@ -102,7 +66,7 @@ def settlement_statements(
             )
             return statements_metadata(result)
 
-        yield from each_month(context, engine, state, own_faults=(StatementsLeftOutError,))
+        yield from each_month(context, engine, issue, own_faults=(StatementsLeftOutError,))
 
 
 def _say_how_far(line: Callable[[str], None], month: Month, statements: int) -> None:
@@ -113,22 +77,7 @@ def statements_metadata(result: StatementsResult) -> dict[str, Any]:
     """The metadata of one month's statements."""
     metadata: dict[str, Any] = {
         "summary": dg.MetadataValue.md(_summary(result)),
-        "totals": dg.MetadataValue.table(
-            [
-                dg.TableRecord(
-                    {
-                        "currency": currency,
-                        "statements": total.statements,
-                        **{
-                            name.replace("_", " "): written_out(getattr(total, name), total.exponent)
-                            for name in _AMOUNTS
-                        },
-                    }
-                )
-                for currency, total in result.totals.items()
-            ],
-            _TOTALS,
-        ),
+        "totals": table(TOTALS, result.totals.values()),
         "statements": result.statements,
         "files": result.files,
         "bytes": result.size,

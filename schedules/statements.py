@@ -1,4 +1,4 @@
-"""The statements' schedule: every day, for whatever month is closed and not stated yet."""
+"""The statements' schedule: every day, for whatever month is closed and without statements."""
 
 import dagster as dg
 
@@ -7,7 +7,7 @@ from resources import DatabaseResource
 from schedules.windows import months_request, still_running, stretches
 from ticketflow_orch.jobs.intervals import STATEMENTS
 from ticketflow_orch.settings import settings
-from ticketflow_orch.statements.checks import months_to_state
+from ticketflow_orch.statements.checks import months_to_issue
 
 statements_job = dg.define_asset_job(
     STATEMENTS.dagster_name,
@@ -35,7 +35,7 @@ def statements_schedule(
     Months between are there when a statement of an earlier one was left out.
     """
     with database.engine("statements_schedule") as engine, engine.connect() as connection:
-        due = months_to_state(connection)
+        due = months_to_issue(connection)
     if not due:
         return dg.SkipReason("Every closed month has its statements.")
     return still_running(context, statements_job.name) or [

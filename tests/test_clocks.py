@@ -37,7 +37,7 @@ from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.periods.zones import require_over
 from ticketflow_orch.settlement import checks
 from ticketflow_orch.settlement.due import late_months
-from ticketflow_orch.statements import StatementOptions, state_month
+from ticketflow_orch.statements import StatementOptions, issue_statements
 from ticketflow_orch.statements.model import must_add_up
 from ticketflow_orch.statements.queries import read_statements
 from ticketflow_orch.statements.storage import Place
@@ -240,7 +240,7 @@ class Chain:
 
     def _state(self, month: Month) -> None:
         mail_from = instant("2020-01-01T00:00")
-        state_month(self.engine, month, StatementOptions(self.place, mail_from=mail_from), now=self.clocks.now)
+        issue_statements(self.engine, month, StatementOptions(self.place, mail_from=mail_from), now=self.clocks.now)
 
 
 @pytest.fixture(scope="module")
@@ -442,7 +442,7 @@ def test_statements_add_up_where_something_was_recorded_behind_a_closing(
     wrong.right()
     settle_and_close(world, FEBRUARY)
     for month in (JANUARY, FEBRUARY):
-        stated = state_month(
+        stated = issue_statements(
             world, month, StatementOptions(Place.at(str(tmp_path)), mail_from=instant("2020-01-01T00:00")), now=NOW
         )
         assert stated.statements == 2

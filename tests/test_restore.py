@@ -21,16 +21,16 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.conftest import fresh_database
-from tests.payouts.test_provider_answers import recorded, said
-from tests.statements.books import close, state
 from tests.support.folders import story, write_folder
 from tests.support.payable import MARCH, NOW, close_with, request, rows
 from tests.support.payments import IMPATIENT, configuration, delivery, pay, states
 from tests.support.provider import Provider
+from tests.support.provider_by_hand import recorded, said
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sinks.http_receiver import HttpReceiver
 from tests.support.sinks.smtp_server import SmtpServer
 from tests.support.sql_statements import execute, refusal
+from tests.support.statements import close, state
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import read_installation, require_agreement
 from ticketflow_orch.errors import TicketflowError
@@ -516,7 +516,7 @@ def test_what_stands_in_the_way_of_a_shared_reference_ends_when_a_person_has_fou
         if way == "returned":
             actions.return_payout(connection, second, "never paid", "ana")
         else:
-            actions.confirm(connection, second, "ana", "po_2")
+            actions.confirm(connection, second, "ana", "po_2", now=NOW)
     assert shared_lines(engine) == []
     kept = f"SELECT state, provider_ref FROM payout WHERE public_id = '{first}'"
     assert rows(engine, kept) == [("CONFIRMED", "po_1")]
@@ -527,9 +527,9 @@ def test_what_stands_in_the_way_of_a_shared_reference_ends_when_a_person_has_fou
 def test_a_payout_keeps_a_reference_that_nobody_shares(engine: Engine) -> None:
     [first, second] = confirmed_alike(engine)
     with transaction(engine) as connection:
-        actions.confirm(connection, second, "ana", "po_2")
+        actions.confirm(connection, second, "ana", "po_2", now=NOW)
     with pytest.raises(Exception, match="is CONFIRMED"), transaction(engine) as connection:
-        actions.confirm(connection, first, "ana", "po_3")
+        actions.confirm(connection, first, "ana", "po_3", now=NOW)
 
 
 def test_one_payout_under_two_references_is_told(engine: Engine) -> None:

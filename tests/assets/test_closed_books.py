@@ -14,7 +14,7 @@ from sqlalchemy.engine import URL
 from assets import BOOKS_CHECKS, closed_books
 from resources import ClockResource, DatabaseResource
 from schedules import close_books_schedule
-from tests.assets.test_monthly_settlement import checks_of, failure_of
+from tests.support.asset_runs import checks_of, failure_of
 from tests.support.books import FEBRUARY, JANUARY, MARCH, balances, close, set_minimum, state_of
 from tests.support.homes import dagster_instance
 from tests.support.installed import decide

@@ -13,7 +13,7 @@ from assets import closed_books, monthly_settlement, payouts, settlement_stateme
 from assets.month_loop import each_month, launched_by
 from assets.partitions import months
 from resources import ClockResource, DatabaseResource, OutboxResource
-from tests.assets.test_monthly_settlement import failure_of
+from tests.support.asset_runs import failure_of
 from tests.support.books import FEBRUARY, JANUARY, MARCH, settle_and_close
 from tests.support.payable import rows
 from tests.support.rows import add_movement, add_organization, instant

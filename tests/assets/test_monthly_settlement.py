@@ -15,6 +15,7 @@ from assets import SETTLEMENT_CHECKS, monthly_settlement
 from assets.settlement_metadata import LATE_ROWS
 from resources import ClockResource, DatabaseResource, OutboxResource
 from tests.support.anomalous import won_twice
+from tests.support.asset_runs import checks_of, failure_of
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.settled import MARCH, close_month, tamper
 
@@ -40,15 +41,6 @@ def materialize(
         raise_on_error=False,
         **options,
     )
-
-
-def failure_of(result: dg.ExecuteInProcessResult) -> str:
-    failures = [event.step_failure_data for event in result.all_events if event.is_step_failure]
-    return failures[0].user_failure_data.description or "" if failures and failures[0].user_failure_data else ""
-
-
-def checks_of(result: dg.ExecuteInProcessResult) -> dict[str, tuple[bool, str | None]]:
-    return {check.check_name: (check.passed, check.description) for check in result.get_asset_check_evaluations()}
 
 
 def test_a_materialization_carries_what_the_month_came_to(

@@ -60,11 +60,11 @@ def shown(instance: dg.DagsterInstance) -> list[dg.AssetMaterialization]:
 
 
 def month(number: int, **values: object) -> BoardMonth:
-    """A month that is closed, paid and stated, and in which nothing came late."""
+    """A month that is closed and paid, its statements issued, and in which nothing came late."""
     defaults = {
         "month": list(months_between(Month(2023, 11), Month(2033, 1)))[number], "state": "CLOSED", "totals": (),
         "late": 0, "parked": 0, "payouts": NO_PAYOUTS, "settled": Stage.DONE, "closed": Stage.DONE, "paid": Stage.DONE,
-        "stated": Stage.DONE, "next_step": "",
+        "issued": Stage.DONE, "next_step": "",
     }  # fmt: skip
     return BoardMonth(**defaults | values)  # type: ignore[arg-type]
 
@@ -95,12 +95,12 @@ def test_a_materialization_tells_of_every_month_in_a_table(
     assert metadata["summary"].value == "**2026-01:** write its statements. One more month waits."
     assert [dict(record.data) for record in metadata["months"].records] == [
         {
-            "month": "2026-02", "state": "open", "next": "settle it", "paid": "", "stated": "", "late": "",
+            "month": "2026-02", "state": "open", "next": "settle it", "paid": "", "issued": "", "late": "",
             "parked": "",
         },
         {
             "month": "2026-01", "state": "closed", "next": "write its statements", "paid": "settled elsewhere",
-            "stated": "", "late": "", "parked": "",
+            "issued": "", "late": "", "parked": "",
         },
     ]  # fmt: skip
     assert [dict(record.data) for record in metadata["net"].records] == [
@@ -196,7 +196,7 @@ def test_each_step_of_a_month_has_a_cell_in_the_colour_of_its_stage() -> None:
             (
                 month(0, paid=Stage.ATTENTION),
                 month(1, late=3),
-                month(2, parked=1, closed=Stage.NOT_YET, paid=Stage.NOT_YET, stated=Stage.NOT_YET),
+                month(2, parked=1, closed=Stage.NOT_YET, paid=Stage.NOT_YET, issued=Stage.NOT_YET),
             )
         )
     )
@@ -218,8 +218,8 @@ def test_three_years_as_they_usually_are_are_drawn_whole() -> None:
     months = [
         month(number, late=number % 7 == 0, paid=Stage.NONE if number < 12 else Stage.DONE) for number in range(33)
     ]
-    months += [month(33, paid=Stage.UNDER_WAY, stated=Stage.NOT_YET, parked=2)]
-    months += [month(n, **dict.fromkeys(("closed", "paid", "stated"), Stage.NOT_YET)) for n in (34, 35)]
+    months += [month(33, paid=Stage.IN_PROGRESS, issued=Stage.NOT_YET, parked=2)]
+    months += [month(n, **dict.fromkeys(("closed", "paid", "issued"), Stage.NOT_YET)) for n in (34, 35)]
     picture = months_picture(Board(tuple(months)))
     assert picture.startswith("![2023-11 to 2026-10]")
     assert len(picture) < SHOWN_IN_PLACE
@@ -232,7 +232,7 @@ def test_the_most_restless_months_are_drawn_in_place_as_far_as_there_is_room() -
             number,
             late=chance.randrange(2),
             parked=chance.randrange(2),
-            **{name: chance.choice(list(Stage)) for name in ("settled", "closed", "paid", "stated")},
+            **{name: chance.choice(list(Stage)) for name in ("settled", "closed", "paid", "issued")},
         )
         for number in range(36)
     )

@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL
 from assets import PAYOUT_CHECKS, payouts
 from resources import ClockResource, DatabaseResource
 from schedules.payouts import payouts_job, payouts_schedule
-from tests.assets.test_monthly_settlement import checks_of, failure_of
 from tests.schedules.runs import months_tick
+from tests.support.asset_runs import checks_of, failure_of
 from tests.support.homes import dagster_instance
 from tests.support.payable import close_owing, close_with, owing, pay_from, request, rows
 from tests.support.rows import add_organization, instant
@@ -76,7 +76,7 @@ def test_a_month_shows_what_it_pays_by_currency_and_how_far_that_is(
     shown = metadata_of(result)["2026-03"]
     assert shown["summary"] == "2026-03: 2 payouts requested."
     records = [dict(record.data) for record in shown["payouts"].records]
-    assert [(one["currency"], one["total"], one["payouts"], one["under way"]) for one in records] == [
+    assert [(one["currency"], one["total"], one["payouts"], one["in progress"]) for one in records] == [
         ("EUR", "880.00", 1, "880.00"),
         ("KWD", "12.345", 1, "12.345"),
     ]
@@ -111,9 +111,7 @@ def test_a_backfill_is_one_run_that_shows_each_month_by_itself(
 def test_a_month_that_is_not_closed_is_refused_in_one_sentence(url: URL, instance: dg.DagsterInstance) -> None:
     result = materialize(url, instance, MARCH)
     assert not result.success
-    assert failure_of(result) == (
-        "2026-03 was never settled, and only closed months are paid; materialize closed_books for it first."
-    )
+    assert failure_of(result) == ("2026-03 was never settled, and only closed months are paid; close its books first.")
 
 
 def test_a_route_that_could_pay_twice_is_refused_before_anything_is_written(

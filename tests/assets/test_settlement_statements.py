@@ -14,10 +14,10 @@ from sqlalchemy.engine import URL
 from assets import settlement_statements, statements_add_up
 from assets.settlement_statements import STATEMENT_COLUMNS
 from resources import ClockResource, DatabaseResource
-from tests.assets.test_monthly_settlement import checks_of, failure_of
-from tests.statements.books import FEBRUARY, MARCH, close
+from tests.support.asset_runs import checks_of, failure_of
 from tests.support.rows import add_movement, add_organization
 from tests.support.settled import settle, tamper
+from tests.support.statements import FEBRUARY, MARCH, close
 from ticketflow_orch.settings import settings
 from ticketflow_orch.statements.tables import SCHEMA
 

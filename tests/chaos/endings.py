@@ -25,7 +25,7 @@ from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_over
-from ticketflow_orch.statements.checks import stated_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.checks import issued_months, statements_that_do_not_add_up
 
 # Organization and currency.
 Account = tuple[int, str]
@@ -97,7 +97,7 @@ class Ending:
         found = broken(self.engine, first_month=FIRST)
         yield from (f"{name}: {line}" for name, lines in found.items() for line in lines)
         with self.engine.connect() as connection:
-            for month in stated_months(connection):
+            for month in issued_months(connection):
                 for one in statements_that_do_not_add_up(connection, month, self.platform.schedules.place).examples:
                     yield f"statements of {month}: {one.organization} {one.currency} {one.what}"
             for row in connection.execute(text("SELECT * FROM parked_organization WHERE resolved_at IS NULL")):
@@ -202,7 +202,7 @@ class Ending:
             for reference in connection.execute(
                 text("SELECT public_id FROM payout WHERE state = 'IN_DOUBT'")
             ).scalars():
-                confirm(connection, str(reference), "ana settled it")
+                confirm(connection, str(reference), "ana settled it", now=self.platform.now)
 
     def _release(self, _: re.Match[str]) -> None:
         with self.engine.connect() as connection:

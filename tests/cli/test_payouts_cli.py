@@ -14,9 +14,9 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner, Result
 
 from tests.payouts.test_actions import in_doubt
-from tests.payouts.test_provider_answers import CONFIRMED, recorded, said
 from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import MARCH, close_with, owing, pay_from, request, requested_payout, rows
+from tests.support.provider_by_hand import CONFIRMED, recorded, said
 from tests.support.rows import add_organization
 from tests.support.sql_statements import deliver
 from ticketflow_orch import cli

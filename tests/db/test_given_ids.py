@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.statements.books import state
 from tests.support.audited import broken
 from tests.support.books import JANUARY, settle_and_close
 from tests.support.payable import request, rows
 from tests.support.rows import add_movement, add_organization
 from tests.support.settled import settle
 from tests.support.sql_statements import execute
+from tests.support.statements import state
 
 
 @pytest.mark.parametrize("given", [0, -5])

@@ -13,11 +13,11 @@ from sqlalchemy import Engine, event, text
 from sqlalchemy.engine import URL
 
 from tests.conftest import fresh_database, run_sql
-from tests.statements.books import close, state
 from tests.support.folders import story, write_folder
 from tests.support.payable import rows
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
+from tests.support.statements import close, state
 from ticketflow_orch.auditing import INVARIANTS, Asked, examine, snapshot
 from ticketflow_orch.db.engine import SessionLimits, connect_engine, session_faults
 from ticketflow_orch.importing import import_folder

@@ -14,14 +14,14 @@ from sqlalchemy.exc import ProgrammingError
 
 from tests.conftest import fresh_database
 from tests.outbox.relay.world import DELIVERED, GONE, REJECTED, Receiver, add, delivery, run, states
-from tests.payouts.test_provider_answers import CONFIRMED, recorded, said
-from tests.statements.books import close, state
 from tests.support.anomalous import found, won_twice
 from tests.support.books import FEBRUARY, JANUARY, add_opening_balance, add_payout, balances, breaches, settle_and_close
 from tests.support.payable import NOW, owing, request, requested_payout
+from tests.support.provider_by_hand import CONFIRMED, recorded, said
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.settled import MARCH, settle
 from tests.support.sql_statements import begin_month, execute, refusal
+from tests.support.statements import close, state
 from ticketflow_orch.closing.currency_replacement import replace_currency
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.db.engine import connect_engine, transaction

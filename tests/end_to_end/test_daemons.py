@@ -17,10 +17,11 @@ import pytest
 from sqlalchemy import Engine, text
 
 from schedules import ALWAYS_REQUESTING
-from sensors.missed_windows import PATIENCE, Look, ticks
+from sensors.missed_windows import Look, ticks
 from tests.end_to_end.back_office import BIN, FINISHED, BackOffice, Run, opened
 from tests.support.rows import add_event, add_organization, add_reservation, instant
 from ticketflow_orch.jobs.firings import SCHEDULED_FOR
+from ticketflow_orch.jobs.intervals import LATEST_REQUEST
 from ticketflow_orch.months import zone
 
 # `make chaos` lets them run for longer.
@@ -118,7 +119,7 @@ def test_a_daemon_that_was_away_for_two_days_catches_up_and_each_missed_window_i
     office.wait_for(lambda: expired(office.engine, held) == len(held), "the end of the reservations")
     judged = office.wait_for(lambda: judged_after(office, first), "one more judgement")
     alerts = Counter(missed(office.engine))
-    latest = datetime.now(UTC) - PATIENCE
+    latest = datetime.now(UTC) - LATEST_REQUEST
     # A judgement at work may have alerted windows that the sensor does not remember as judged yet.
     assert daily_windows(since, judged) <= alerts <= daily_windows(since, latest)
     assert {job for job, _ in alerts} == {"close_events", "housekeeping"}

@@ -12,8 +12,8 @@ import pyarrow.csv
 import pytest
 from sqlalchemy import Engine
 
-from tests.statements.books import MARCH, close, state
 from tests.support.rows import add_movement, add_organization
+from tests.support.statements import MARCH, close, state
 from ticketflow_orch.formatting.csv_files import Figure, Writer, exact, plain
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.months import Month

@@ -11,12 +11,12 @@ from sqlalchemy import Engine
 
 from tests.mail.reading import read
 from tests.outbox.relay.world import delivery, run
-from tests.statements.books import MARCH, close, state
 from tests.support.payable import rows
 from tests.support.poison import cure, poison
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.settled import tamper
 from tests.support.sql_statements import execute
+from tests.support.statements import MARCH, close, state
 from tests.support.tickets import add_ticket, prepared
 from ticketflow_orch import clock
 from ticketflow_orch.errors import TicketflowError

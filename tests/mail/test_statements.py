@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.mail.reading import event, read, reason, text_of
-from tests.statements.books import FEBRUARY, MARCH, close, state
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.sql_statements import execute, queries
+from tests.support.statements import FEBRUARY, MARCH, close, state
 from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.mail.message import MailOptions
 from ticketflow_orch.mail.statements import prepare_statements

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine
 
-from tests.payouts.test_provider_answers import CONFIRMED, recorded, said
-from tests.support.payable import MARCH, close_with, owing, request, requested_payout, rows
+from tests.support.payable import MARCH, NOW, close_with, owing, request, requested_payout, rows
+from tests.support.provider_by_hand import CONFIRMED, recorded, said
 from tests.support.rows import add_organization
 from tests.support.sql_statements import deliver, execute, refusal, take
 from ticketflow_orch.db.engine import transaction
@@ -23,6 +24,8 @@ from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.parking import park
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
+
+confirm = partial(actions.confirm, now=NOW)
 
 
 def decide(engine: Engine, decision: Any, *arguments: Any) -> None:
@@ -176,7 +179,7 @@ def test_a_held_payout_can_be_given_back_instead(engine: Engine) -> None:
 @pytest.mark.parametrize("event_state", ["IN_DOUBT", "DEAD", "DELIVERED"])
 def test_a_doubt_is_settled_by_who_asked_the_provider(engine: Engine, event_state: str) -> None:
     reference = in_doubt(engine, event_state)
-    decide(engine, actions.confirm, reference, "eva", "po_9")
+    decide(engine, confirm, reference, "eva", "po_9")
     assert books(engine) == [("CONFIRMED", "eva", "DELIVERED")]
     assert rows(engine, "SELECT provider_ref, answered_at IS NOT NULL FROM payout") == [("po_9", True)]
 
@@ -208,7 +211,7 @@ def test_a_payout_in_doubt_is_asked_for_again_with_its_doubt_where_that_is_looke
     ) == [(0, looked_up)]
 
 
-@pytest.mark.parametrize("decision", [actions.confirm, actions.reject])
+@pytest.mark.parametrize("decision", [confirm, actions.reject])
 def test_nobody_decides_about_a_payout_that_is_on_its_way(engine: Engine, decision: Any) -> None:
     reference = in_doubt(engine)
     execute(
@@ -228,9 +231,9 @@ def test_what_the_provider_said_it_has_is_not_asked_for_again(engine: Engine) ->
 
 def test_what_was_handed_over_is_confirmed_by_hand(engine: Engine) -> None:
     reference = requested_payout(engine)
-    assert "is REQUESTED" in refused(engine, actions.confirm, reference, "eva")
+    assert "is REQUESTED" in refused(engine, confirm, reference, "eva")
     deliver(engine, "now()")
-    decide(engine, actions.confirm, reference, "eva")
+    decide(engine, confirm, reference, "eva")
     assert books(engine) == [("CONFIRMED", "eva", "DELIVERED")]
 
 
@@ -265,7 +268,7 @@ def test_payouts_are_paused_and_resumed_with_who_and_why(engine: Engine) -> None
     ("decision", "arguments"),
     [
         (actions.hold, ["why", "eva"]),
-        (actions.confirm, ["eva"]),
+        (confirm, ["eva"]),
         (actions.reject, ["why", "eva"]),
         (actions.return_payout, ["why", "eva"]),
     ],

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from sqlalchemy import Engine, event
 
 from tests.support.payable import close_owing, messages_of, request, requested_payout, rows
+from tests.support.provider_by_hand import CONFIRMED, REJECTED, recorded, said
 from tests.support.rows import add_organization
 from tests.support.sql_statements import execute, take
 from ticketflow_orch.db.engine import transaction
@@ -16,20 +16,6 @@ from ticketflow_orch.outbox.delivery import Outcome, Verdict
 from ticketflow_orch.outbox.delivery.handlers import Recorded
 from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.payouts.provider_answers import record_payouts
-
-CONFIRMED = {"status": "confirmed", "provider_ref": "po_1"}
-REJECTED = {"status": "rejected", "reason": "account closed"}
-
-
-def said(answer: object, status: int = 200) -> Outcome:
-    """The outcome of a request that was answered with 2xx."""
-    return Outcome(Verdict.DELIVERED, None, status, json.dumps(answer))
-
-
-def recorded(engine: Engine, state: EventState, outcome: Outcome | None = None) -> None:
-    """Let the relay record that the event came to `state`."""
-    with transaction(engine) as connection:
-        record_payouts(connection, [Recorded(message, state, outcome) for message in messages_of(engine)])
 
 
 def payout(engine: Engine, columns: str = "state, reason, provider_ref") -> tuple[Any, ...]:

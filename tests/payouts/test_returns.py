@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.payouts.test_provider_answers import CONFIRMED, REJECTED, recorded, said
 from tests.support.books import APRIL, FEBRUARY, JANUARY, MARCH, balances, set_minimum, settle_and_close
 from tests.support.payable import request, rows
+from tests.support.provider_by_hand import CONFIRMED, REJECTED, recorded, said
 from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import deliver
 from ticketflow_orch.db.engine import transaction

@@ -1,4 +1,4 @@
-"""The review bound: a month far above the last ones waits for a person, who is told once."""
+"""The review bound: a month far above the last ones waits for a person, who is alerted once."""
 
 from __future__ import annotations
 

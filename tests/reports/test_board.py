@@ -156,7 +156,7 @@ def test_payouts_are_paid_when_every_one_is_confirmed(engine: Engine, organizati
     assert month_of(engine, JANUARY).paid is Stage.NOT_YET
     request(engine, JANUARY)
     january = month_of(engine, JANUARY)
-    assert (january.paid, january.payouts) == (Stage.UNDER_WAY, WaitingPayouts(0, 1, 0, 0))
+    assert (january.paid, january.payouts) == (Stage.IN_PROGRESS, WaitingPayouts(0, 1, 0, 0))
     execute(engine, "UPDATE payout SET state = 'CONFIRMED', answered_at = now()")
     january = month_of(engine, JANUARY)
     assert (january.paid, january.payouts) == (Stage.DONE, WaitingPayouts(0, 0, 0, 0))
@@ -201,7 +201,7 @@ def test_each_month_says_what_is_to_happen_next(engine: Engine, organization: in
     assert steps() == ["close its books", "close 2026-01 first", "settle it"]
     execute(engine, "INSERT INTO settlement_pass (month, pass, cutoff) VALUES ('2026-02-01', 2, 1)")
     assert steps()[1] == "being settled, pass 2"
-    assert month_of(engine, FEBRUARY).settled is Stage.UNDER_WAY
+    assert month_of(engine, FEBRUARY).settled is Stage.IN_PROGRESS
     execute(engine, "UPDATE settlement_period SET state = 'CLOSING' WHERE month = '2026-01-01'")
     assert steps()[0] == "being closed"
     close(engine, JANUARY)
@@ -215,7 +215,7 @@ def test_each_month_says_what_is_to_happen_next(engine: Engine, organization: in
     assert steps()[0] == "write its statements"
     execute(engine, "UPDATE settlement_period SET stated_at = now() WHERE state = 'CLOSED'")
     assert steps()[0] == ""
-    assert month_of(engine, JANUARY).stated is Stage.DONE
+    assert month_of(engine, JANUARY).issued is Stage.DONE
 
 
 def test_boards_have_the_same_version_exactly_when_they_say_the_same(engine: Engine, organization: int) -> None:

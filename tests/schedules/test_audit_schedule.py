@@ -7,8 +7,8 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
 from schedules import audit_job, audit_schedule
-from tests.assets.test_monthly_settlement import checks_of
 from tests.schedules.runs import resources
+from tests.support.asset_runs import checks_of
 from tests.support.books import MARCH, settle_and_close
 from tests.support.homes import dagster_instance
 from tests.support.rows import add_movement, add_organization, instant

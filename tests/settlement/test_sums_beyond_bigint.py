@@ -15,11 +15,11 @@ from sqlalchemy.engine import URL
 
 from assets import closed_books, monthly_settlement, payouts
 from resources import ClockResource, DatabaseResource, OutboxResource
-from tests.statements.books import state
 from tests.support.books import FEBRUARY, FIRST, JANUARY, close
 from tests.support.payable import request, rows
 from tests.support.rows import add_movement, add_organization
 from tests.support.settled import NOW, settle
+from tests.support.statements import state
 from ticketflow_orch.closing.queries import balance_totals, payable_so_far
 from ticketflow_orch.formatting.localization import amount
 from ticketflow_orch.formatting.money import written_out

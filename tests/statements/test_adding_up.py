@@ -11,14 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.statements.books import state
 from tests.support.books import breaches, close
 from tests.support.oracle import Business, record
 from tests.support.rows import add_organization, instant
 from tests.support.settled import settle
 from tests.support.sql_statements import execute
+from tests.support.statements import state
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.statements.checks import stated_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.checks import issued_months, statements_that_do_not_add_up
 from ticketflow_orch.statements.storage import Place
 
 MONTHS = tuple(months_between(Month(2026, 1), Month(2026, 5)))
@@ -49,7 +49,7 @@ def test_statements_are_the_books_over_late_data_parking_and_payouts_that_return
             execute(engine, "UPDATE parked_organization SET resolved_at = now(), resolved_by = 'test'")
     assert breaches(engine) == [], f"CHAOS_SEED={seed}"
     with engine.connect() as connection:
-        assert stated_months(connection) == MONTHS
+        assert issued_months(connection) == MONTHS
         for month in MONTHS:
             finding = statements_that_do_not_add_up(connection, month, Place(tmp_path))
             assert finding.examples == (), f"CHAOS_SEED={seed}"

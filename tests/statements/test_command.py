@@ -10,9 +10,9 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from typer.testing import CliRunner
 
-from tests.statements.books import MARCH, close
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_movement, add_organization
+from tests.support.statements import MARCH, close
 from ticketflow_orch import cli
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
@@ -20,7 +20,7 @@ from ticketflow_orch.local.postgres import EmbeddedServer
 
 @pytest.fixture
 def home(engine: Engine, url: URL, server: EmbeddedServer, scratch: Path) -> Iterator[Path]:
-    """A home on the test's own database, in which March is closed and nothing is stated."""
+    """A home on the test's own database, in which March is closed and no statement is issued."""
     organization = add_organization(engine, external_ref="teatro")
     for currency in ("EUR", "JPY"):
         add_movement(engine, organization, 1_000, "2026-03-10T10:00", currency=currency)

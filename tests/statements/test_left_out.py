@@ -13,15 +13,21 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
-from tests.statements.books import MARCH, NOW, close, state
 from tests.support.payable import rows
 from tests.support.poison import cure, poison
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.settled import tamper
 from tests.support.sql_statements import execute
+from tests.support.statements import MARCH, NOW, close, state
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
-from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, drafts, state_month, write_statement
-from ticketflow_orch.statements.checks import judged_statements, months_to_state
+from ticketflow_orch.statements import (
+    StatementOptions,
+    StatementsLeftOutError,
+    drafts,
+    issue_statements,
+    write_statement,
+)
+from ticketflow_orch.statements.checks import judged_statements, months_to_issue
 from ticketflow_orch.statements.storage import Place
 
 MAILED = {"mail_from": instant("2020-01-01T00:00")}
@@ -77,7 +83,7 @@ def mailed(engine: Engine) -> list[tuple[str, str]]:
 
 def is_stated(engine: Engine) -> bool:
     with engine.connect() as connection:
-        return MARCH not in months_to_state(connection)
+        return MARCH not in months_to_issue(connection)
 
 
 def breaches(engine: Engine, folder: Path) -> list[tuple[str, str, str]]:
@@ -95,8 +101,9 @@ def test_a_statement_that_does_not_add_up_is_left_out_and_all_others_are_written
     unbalance(engine, bad)
     refusal = refusal_of(engine, tmp_path, chunk_size=chunk_size)
     assert refusal.startswith(
-        "2026-03 is not stated: 2 statements written, 1 left out; correct what is wrong, then materialize "
-        "settlement_statements for 2026-03 again. The statement of bijou for 2026-03 in EUR does not add up: "
+        "The statements of 2026-03 are not all issued: 2 statements written, 1 left out; correct what is wrong, then "
+        "materialize settlement_statements for 2026-03 again. "
+        "The statement of bijou for 2026-03 in EUR does not add up: "
     )
     assert pages(tmp_path) == ["apollo EUR", "capitol EUR"]
     assert in_tables(tmp_path) == mailed(engine) == [("apollo", "EUR"), ("capitol", "EUR")]
@@ -122,8 +129,10 @@ def test_who_is_left_out_is_told_once_and_named_by_the_check_until_it_is_right(e
     unbalance(engine, bad)
     for _ in range(2):
         refusal_of(engine, tmp_path)
-    told = rows(engine, "SELECT payload ->> 'job', payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'")
-    assert told == [("settlement_statements", "2026-03 bijou EUR")]
+    alerted = rows(
+        engine, "SELECT payload ->> 'job', payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'"
+    )
+    assert alerted == [("settlement_statements", "2026-03 bijou EUR")]
     what = "has no statement: `ticketflow statement bijou 2026-03` says why"
     assert breaches(engine, tmp_path) == [("bijou", "EUR", what)]
 
@@ -235,7 +244,9 @@ def test_where_no_statement_can_be_made_the_tables_that_are_there_stay(engine: E
     [theatre] = theatres(engine, "apollo")
     state(engine, tmp_path)
     unbalance(engine, theatre)
-    assert refusal_of(engine, tmp_path).startswith("2026-03 is not stated: 0 statements written, 1 left out")
+    assert refusal_of(engine, tmp_path).startswith(
+        "The statements of 2026-03 are not all issued: 0 statements written, 1 left out"
+    )
     assert in_tables(tmp_path) == [("apollo", "EUR")]
 
 
@@ -305,6 +316,6 @@ def test_a_place_may_take_longer_than_a_transaction_may_idle(
 
     monkeypatch.setattr(Place, "writing", slow)
     limited = connect_engine(url, "slow", limits=SessionLimits(idle_in_transaction_timeout=0.5), connections=2)
-    assert state_month(limited, MARCH, StatementOptions(Place(tmp_path)), now=NOW).statements == 6
+    assert issue_statements(limited, MARCH, StatementOptions(Place(tmp_path)), now=NOW).statements == 6
     limited.dispose()
     assert open_at == [0] * 8

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine
 
-from tests.statements.books import FEBRUARY, MARCH, close, state
 from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import execute
+from tests.support.statements import FEBRUARY, MARCH, close, state
 from ticketflow_orch.formatting.localization import LANGUAGES, amount, percentage, reader_locale
 from ticketflow_orch.statements import html as page_module
 

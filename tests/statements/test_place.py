@@ -17,11 +17,11 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from upath import UPath
 
-from tests.statements.books import FEBRUARY, MARCH, NOW, close, state
 from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import execute
+from tests.support.statements import FEBRUARY, MARCH, NOW, close, state
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.statements import StatementOptions, queries, state_month, tables
+from ticketflow_orch.statements import StatementOptions, issue_statements, queries, tables
 from ticketflow_orch.statements.storage import Place, safe_name
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_object_storage_gets_the_same_bytes_as_a_folder(engine: Engine, tmp_path
     busy_march(engine)
     state(engine, tmp_path)
     address = f"memory://statements-{os.getpid()}/books"
-    result = state_month(engine, MARCH, StatementOptions(Place.at(address)), now=NOW)
+    result = issue_statements(engine, MARCH, StatementOptions(Place.at(address)), now=NOW)
     assert result.csv == f"{address}/2026-03/statements.csv"
     stored = UPath(address)
     found = {str(path.relative_to(stored)): path.read_bytes() for path in stored.rglob("*") if path.is_file()}
@@ -83,7 +83,7 @@ from pathlib import Path
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.months import Month
-from ticketflow_orch.statements import StatementOptions, state_month
+from ticketflow_orch.statements import StatementOptions, issue_statements
 from ticketflow_orch.statements.storage import Place
 
 def progress(statements):
@@ -93,7 +93,7 @@ def progress(statements):
 
 engine = connect_engine(sys.argv[1], "pytest killed")
 options = StatementOptions(Place(Path(sys.argv[2])))
-state_month(engine, Month.parse("2026-03"), options, now=parse_instant("2026-06-15T12:00Z"), progress=progress)
+issue_statements(engine, Month.parse("2026-03"), options, now=parse_instant("2026-06-15T12:00Z"), progress=progress)
 """
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.statements.books import APRIL, FEBRUARY, MARCH, close, run, state
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from tests.support.settled import settle, tamper
 from tests.support.sql_statements import queries
+from tests.support.statements import APRIL, FEBRUARY, MARCH, close, run, state
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, write_statement

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import Engine
 
-from tests.statements.books import FEBRUARY, MARCH, close, state
 from tests.support.rows import add_movement, add_organization, instant
+from tests.support.statements import FEBRUARY, MARCH, close, state
 from ticketflow_orch.formatting.csv_files import exact
 
 

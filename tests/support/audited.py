@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from tests.payouts.test_provider_answers import CONFIRMED, recorded, said
-from tests.statements.books import state
 from tests.support.books import APRIL, FEBRUARY, JANUARY, MARCH, add_opening_balance, close, settle_and_close
 from tests.support.payable import request, rows
+from tests.support.provider_by_hand import CONFIRMED, recorded, said
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from tests.support.settled import settle
 from tests.support.sql_statements import deliver
+from tests.support.statements import state
 from ticketflow_orch.auditing import INVARIANTS, Asked, Scope, Verdict, examine, snapshot
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.months import Month

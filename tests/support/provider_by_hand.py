@@ -7,10 +7,15 @@ from random import Random
 
 from sqlalchemy import Engine, text
 
+from tests.support.payable import messages_of
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict
 from ticketflow_orch.outbox.delivery.handlers import Recorded
+from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.payouts.provider_answers import record_payouts
+
+CONFIRMED = {"status": "confirmed", "provider_ref": "po_1"}
+REJECTED = {"status": "rejected", "reason": "account closed"}
 
 _TAKE = text("""
     UPDATE outbox_event SET state = 'INFLIGHT', owner = 'provider', attempts = attempts + 1,
@@ -25,6 +30,17 @@ _DELIVERED = text("""
         lease_until = NULL, owner = NULL
     WHERE id = :id
 """)
+
+
+def said(answer: object, status: int = 200) -> Outcome:
+    """The outcome of a request that was answered with 2xx."""
+    return Outcome(Verdict.DELIVERED, None, status, json.dumps(answer))
+
+
+def recorded(engine: Engine, state: EventState, outcome: Outcome | None = None) -> None:
+    """Let the relay record that the event came to `state`."""
+    with transaction(engine) as connection:
+        record_payouts(connection, [Recorded(message, state, outcome) for message in messages_of(engine)])
 
 
 class Provider:

@@ -26,7 +26,7 @@ from ticketflow_orch.months import Month, day_window, months_between
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, request_payouts
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
-from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, state_month
+from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError, issue_statements
 from ticketflow_orch.statements.storage import Place
 
 _MAIL_FROM = instant("2025-10-01T00:00")
@@ -127,7 +127,7 @@ class Schedules:
 
     def state(self, engine: Engine, month: Month, now: datetime) -> None:
         """As the asset does."""
-        state_month(engine, month, StatementOptions(self.place, mail_from=_MAIL_FROM), now=now)
+        issue_statements(engine, month, StatementOptions(self.place, mail_from=_MAIL_FROM), now=now)
 
     def _asked(self, schedule: dg.ScheduleDefinition, at: datetime) -> Sequence[Sequence[Month]]:
         # The function itself: the context that Dagster makes for it opens an instance each time, which takes longer

@@ -54,8 +54,9 @@ def books(
     """Show what the closed months say, by currency: what was carried in, what is paid, what is carried on."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.closing.columns import BALANCES
     from ticketflow_orch.closing.queries import balance_totals
-    from ticketflow_orch.formatting.money import written_out
+    from ticketflow_orch.formatting.columns import cells, header
     from ticketflow_orch.months import Month
 
     since, until = Month.parse(first or "1970-01"), Month.parse(last or "9998-12")
@@ -64,17 +65,4 @@ def books(
     if not totals:
         typer.echo("No such month is closed.")
         return
-    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
-    plain_table(
-        ("month", "currency", *(name.replace("_", " ") for name in amounts), "balances", "paying"),
-        (
-            (
-                str(total.month),
-                total.currency,
-                *(written_out(getattr(total, name), total.exponent) for name in amounts),
-                str(total.organizations),
-                str(total.paying),
-            )
-            for total in totals
-        ),
-    )
+    plain_table(header(BALANCES), ([str(cell) for cell in cells(BALANCES, total)] for total in totals))

@@ -245,7 +245,7 @@ def close_pay_and_state(
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
     from ticketflow_orch.closing.turn import months_to_close
     from ticketflow_orch.payouts.request import payouts_due_months
-    from ticketflow_orch.statements.checks import months_to_state
+    from ticketflow_orch.statements.checks import months_to_issue
 
     with engine.connect() as connection:
         closing = [month for month in months_to_close(connection, now, first_month) if month <= last]
@@ -257,7 +257,7 @@ def close_pay_and_state(
         _release_but(engine, kept)
     ran += paid
     with engine.connect() as connection:
-        stating = [month for month in months_to_state(connection) if month == last]
+        stating = [month for month in months_to_issue(connection) if month == last]
     return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
 
 
@@ -360,8 +360,9 @@ def print_statement(engine: Engine, month: Month) -> None:
     from rich.table import Table
 
     from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.formatting.money import written_out
+    from ticketflow_orch.formatting.columns import cells
     from ticketflow_orch.reports.explain import explain
+    from ticketflow_orch.reports.explanation_columns import BALANCES
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.queries import top_organizations
     from ticketflow_orch.statements import StatementOptions, write_statement
@@ -370,12 +371,12 @@ def print_statement(engine: Engine, month: Month) -> None:
         best = top_organizations(connection, month, month, limit=1)[0]
         balances = explain(connection, best.external_ref, month).balances
     addresses = write_statement(engine, best.external_ref, month, StatementOptions.configured(settings()))
-    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
-    table = Table("currency", box=None, pad_edge=False, header_style="bold")
-    for name in amounts:
-        table.add_column(name.replace("_", " "), justify="right")
+    shown = [column for column in BALANCES if column.name != "payout"]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in shown:
+        table.add_column(column.name, justify="left" if column.kind == "text" else "right")
     for balance in balances:
-        table.add_row(balance.currency, *(written_out(getattr(balance, name), balance.exponent) for name in amounts))
+        table.add_row(*(str(cell) for cell in cells(shown, balance)))
     out = console()
     out.print(f"\n[bold]Statement of {best.name} ({best.external_ref}) for {month}[/bold]")
     out.print(table)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from ticketflow_orch.formatting.columns import Column
     from ticketflow_orch.reports.explain import Explanation
+
+Row = TypeVar("Row")
 
 
 def explain(
@@ -29,6 +33,7 @@ def show(explanation: Explanation) -> None:
     """Print an explanation."""
     from ticketflow_orch.cli.terminal import console
     from ticketflow_orch.months import to_the_minute
+    from ticketflow_orch.reports import explanation_columns as columns
 
     out = console()
     window = explanation.window
@@ -51,80 +56,24 @@ def show(explanation: Explanation) -> None:
         accepted = f"; accepted by {one.accepted_by}" if one.accepted_by else ""
         out.print(f"looks wrong: {one.currency} {one.what}{accepted}", style="yellow", markup=False)
     for title, table in (
-        ("Lines by rate", _lines(explanation)),
-        ("Movements", _movements(explanation)),
-        ("Ledger entries about this month", _entries(explanation)),
-        ("Balance", _balances(explanation)),
+        ("Lines by rate", _table(columns.LINES, explanation.lines)),
+        ("Movements", _table(columns.movements(here), explanation.movements)),
+        ("Ledger entries about this month", _table(columns.entries(here), explanation.entries)),
+        ("Balance", _table(columns.BALANCES, explanation.balances)),
     ):
         out.print(f"\n[bold]{title}[/bold]")
         out.print(table if table.row_count else "none")
 
 
-def _table(*columns: str, numbers: int) -> Table:
-    """A table whose last `numbers` columns are amounts, and so set to the right."""
+def _table(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> Table:
     from rich.table import Table
+    from rich.text import Text
+
+    from ticketflow_orch.formatting.columns import cells
 
     table = Table(box=None, pad_edge=False)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position >= len(columns) - numbers else "left")
-    return table
-
-
-def _lines(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-
-    names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
-    table = _table("currency", "rate", "tax", *(name.replace("_", " ") for name in names), numbers=8)
-    for line in explanation.lines:
-        rates = (f"{line.commission_rate_bps / 100:g} %", f"{line.commission_tax_bps / 100:g} %")
-        table.add_row(line.currency, *rates, *(written_out(getattr(line, name), line.exponent) for name in names))
-    return table
-
-
-def _movements(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-    from ticketflow_orch.months import to_the_minute
-
-    here = explanation.business_timezone
-    table = _table("reference", "kind", f"occurred ({here})", "reverses", "", "rate", "currency", "amount", numbers=1)
-    for movement in explanation.movements:
-        table.add_row(
-            movement.external_ref,
-            f"{movement.kind}{' (void)' if movement.is_void else ''}",
-            to_the_minute(movement.occurred_at, here),
-            movement.reverses or "",
-            "late" if movement.late else "",
-            f"{movement.commission_rate_bps / 100:g} %",
-            movement.currency,
-            written_out(movement.amount, movement.exponent),
-        )
-    return table
-
-
-def _entries(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-
-    names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
-    table = _table(
-        "posted in", "sequence", "reason", "currency", *(name.replace("_", " ") for name in names), numbers=7
-    )
-    for entry in explanation.entries:
-        table.add_row(
-            str(entry.month),
-            str(entry.sequence),
-            entry.reason or "settlement",
-            entry.currency,
-            *(written_out(getattr(entry, name), entry.exponent) for name in names),
-        )
-    return table
-
-
-def _balances(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-
-    names = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
-    table = _table("currency", "payout", *(name.replace("_", " ") for name in names), numbers=len(names))
-    for balance in explanation.balances:
-        amounts = (written_out(getattr(balance, name), balance.exponent) for name in names)
-        table.add_row(balance.currency, (balance.paid or "none").lower().replace("_", " "), *amounts)
+    for column in columns:
+        table.add_column(column.name, justify="left" if column.kind == "text" else "right")
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in cells(columns, row)))
     return table

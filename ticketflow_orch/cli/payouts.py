@@ -252,12 +252,13 @@ def resolve(
     provider_ref: Annotated[str | None, typer.Option(help="The provider's own reference of it.")] = None,
 ) -> None:
     """Settle a payout in doubt by what the provider's people say; `again` also takes a whole month's."""
+    from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.db.engine import transaction
     from ticketflow_orch.installation.agreed_routes import require_routes
     from ticketflow_orch.outbox.delivery.configuration import read_delivery
     from ticketflow_orch.payouts import actions
-    from ticketflow_orch.payouts.request import EVENT_TYPE
+    from ticketflow_orch.payouts.events import EVENT_TYPE
     from ticketflow_orch.settings import settings
 
     if resolution == "again":
@@ -277,7 +278,8 @@ def resolve(
         raise InvalidInput(f"Say with --reason why payout {reference} is rejected: its organization will ask.")
     with database("payouts") as engine, transaction(engine) as connection:
         if resolution == "confirmed":
-            actions.confirm(connection, reference, account(), provider_ref)
+            now = clock.now(settings().fixed_clock)
+            actions.confirm(connection, reference, account(), provider_ref, now=now)
         else:
             actions.reject(connection, reference, str(reason), account())
     typer.echo(f"{reference} is {resolution}.")

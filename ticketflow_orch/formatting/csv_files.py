@@ -1,7 +1,7 @@
 """The CSV files that leave the product, as every spreadsheet and reader takes them: one writer for all.
 
 UTF-8, every cell quoted, lines ended as RFC 4180 has them, so that a line end of any kind inside a cell is part of it
-for whoever reads. A file that people open begins with a byte-order mark, or their spreadsheet takes its letters for
+for every reader. A file that people open begins with a byte-order mark, or their spreadsheet takes its letters for
 others, and no text in it is run as a formula.
 """
 

@@ -1,4 +1,7 @@
-"""How readers read: the language, numbers, dates and clock of whoever gets a statement or a mail."""
+"""How readers read: the language, numbers, dates and clock of the one who gets a statement or a mail.
+
+What operators and analysts read is in English: `money`, `counts`, `ages` and `columns` are for them.
+"""
 
 from __future__ import annotations
 

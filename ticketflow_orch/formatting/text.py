@@ -18,5 +18,5 @@ def is_text(value: str) -> bool:
 
 
 def without_addresses(words: str) -> str:
-    """`words` of somebody else, fit to be alerted and shown: whose addresses stand in them is nobody's business."""
+    """`words` of somebody else, fit to be alerted and shown: mail addresses in them are left out."""
     return _ADDRESS.sub("…@…", words)

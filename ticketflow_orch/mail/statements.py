@@ -9,6 +9,7 @@ from uuid import UUID
 from babel import Locale
 from sqlalchemy import Connection
 
+from ticketflow_orch.formatting.columns import BALANCE_AMOUNTS
 from ticketflow_orch.formatting.localization import amount, month_name, reader_locale
 from ticketflow_orch.formatting.mail_addresses import MailAddress, mail_address
 from ticketflow_orch.mail.message import Attachment, Letter, MailOptions, compose, one_line
@@ -23,7 +24,6 @@ from ticketflow_orch.statements.model import LeftOut, Statement, StatementsLeftO
 _SENDER_NAME = "TicketFlow"
 # For so long after it was made a statement that could not be mailed goes to the address that is given for it.
 _LOOKED_AT_AGAIN = timedelta(days=60)
-_AMOUNTS = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
 
 # Organization reference, currency and month, as in the event's payload.
 _Key = tuple[str, str, str]
@@ -116,7 +116,8 @@ def _amounts(statement: Statement, locale: Locale) -> dict[str, str]:
     """The summary's amounts, set to one width so that the plain text lines up."""
     signs = {"settled_elsewhere": -1}
     written = {
-        name: amount(signs.get(name, 1) * getattr(statement, name), statement.exponent, locale) for name in _AMOUNTS
+        name: amount(signs.get(name, 1) * getattr(statement, name), statement.exponent, locale)
+        for name in BALANCE_AMOUNTS
     }
     width = max(map(len, written.values()))
     return {name: text.rjust(width) for name, text in written.items()}

@@ -1,8 +1,8 @@
 """Whether an event that asks for money has its payout behind it: what nobody owes is never sent, nor to the parked.
 
 The database refuses such an event when it is written; this is asked before every attempt all the same, about whatever
-is there by then. So an event that was in a relay's hands when its organization was parked, and came back unsent, waits
-for the end of the parking as one does that nobody had taken.
+is there by then. So an event that a relay had claimed when its organization was parked, and did not send, waits for the
+end of the parking as one does that nobody had claimed. Parking by hand itself is in `parking`.
 """
 
 from __future__ import annotations
@@ -13,39 +13,36 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.outbox.decisions import taking_back
 from ticketflow_orch.outbox.delivery import Message
+from ticketflow_orch.payouts.events import AGGREGATE, EVENT_KEY
 
 # Why a payout is held whose organization is parked; after other reasons, if there are any.
 PARKED = "its organization is parked"
+# Of a row `parked` of parked_organization: a person parked it, and still does.
 BY_HAND = "parked.resolved_at IS NULL AND parked.reason IS NOT NULL"
-# An aggregate's id is any text.
+# The rows `event` of outbox_event, each with the `payout` and the `organization` it is about, if there are such. An
+# aggregate's id is any text, so only what reads as a UUID is cast. (In a .sql file the braces would be parts.)
 PAYOUT_OF_EVENT = """
     outbox_event AS event
     LEFT JOIN payout ON public_id = CASE
-        WHEN aggregate_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN CAST(aggregate_id AS uuid) END
+        WHEN aggregate_id ~ '^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$' THEN aggregate_id::uuid END
     LEFT JOIN organization ON organization.id = payout.organization_id
 """
-# Why an event does not ask for what its payout owes, as part of a sentence; NULL: it does.
-OBJECTION = """
-    CASE
-        WHEN payout.id IS NULL THEN 'there is no such payout'
-        WHEN aggregate_type <> 'payout' OR dedupe_key <> 'PayoutRequested:' || public_id
-            THEN 'it is not the event of its payout'
-        WHEN event.body IS NOT NULL THEN 'it carries bytes that its payout does not say'
-        WHEN NOT payload @> jsonb_build_object(
-                'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),
-                'currency', payout.currency, 'amount', amount)
-            THEN 'the payout is of ' || amount || ' ' || payout.currency || ' to ' || external_ref || ' for '
-                || to_char(month, 'YYYY-MM')
-    END
-"""
+# Of those rows: why an event does not ask for what its payout owes, as part of a sentence; NULL: it does.
+OBJECTION = sql(__file__, "objection", aggregate=AGGREGATE, event_key=EVENT_KEY)
+
+
+def is_parked(organization_id: str) -> str:
+    """SQL: whether the organization with this id is parked, for whatever reason; by the partial indexes on those."""
+    return sql(__file__, "is_parked", organization_id=organization_id)
 
 
 def unbacked(connection: Connection, messages: Sequence[Message]) -> Mapping[UUID, str]:
     """Why `messages` must not be sent, by event id; those that are not named may: a `Guard`.
 
-    What cannot have arrived, and is for an organization that a person has parked by now, is held here and now: who
-    ends the parking finds it, or has ended it before.
+    What cannot have arrived, and is for an organization that a person has parked by now, is held here and now: the one
+    who ends the parking finds it, or has ended it before.
     """
     rows = connection.exec_driver_sql(_UNBACKED, {"event_ids": [message.event_id for message in messages]}).all()
     refused = {
@@ -68,4 +65,4 @@ _UNBACKED = sql(
     __file__, "unbacked", objection=OBJECTION, parked=PARKED, by_hand=BY_HAND, payout_of_event=PAYOUT_OF_EVENT
 )
 
-_HOLD = sql(__file__, "hold", by_hand=BY_HAND, parked=PARKED)
+_HOLD = sql(__file__, "hold", event_key=EVENT_KEY, by_hand=BY_HAND, parked=PARKED, taken_back=taking_back("waiting"))

@@ -25,7 +25,7 @@ def not_as_payable(connection: Connection, members: Members = EVERYBODY) -> tupl
     if first is None:
         return ()
     values = {"first": first.first_day, "most": EXAMPLES} | members.parameters()
-    judged = connection.exec_driver_sql(_JUDGED, values).scalars()
+    judged = connection.exec_driver_sql(_MONTHS, values).scalars()
     return _findings(judged, connection.exec_driver_sql(_NOT_AS_PAYABLE, values))
 
 
@@ -49,35 +49,12 @@ def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding
     )
 
 
-# The first few of each month's rows of `bad`, which has an organization, a currency and what is wrong.
-_EXAMPLES = """
-    SELECT month, coalesce(external_ref, 'id ' || organization_id) AS external_ref, numbered.currency, what, breaches
-    FROM (
-        SELECT bad.*, count(*) OVER (PARTITION BY month) AS breaches,
-            row_number() OVER (PARTITION BY month ORDER BY organization_id, currency) AS place
-        FROM bad
-    ) AS numbered LEFT JOIN organization ON organization.id = organization_id
-    WHERE place <= %(most)s::bigint
-    ORDER BY month, place
-"""
+_EXAMPLES = sql(__file__, "examples")
 
-_MONTHS = """
-    SELECT month FROM settlement_period
-    WHERE state = 'CLOSED' AND month >= %(first)s::date AND (
-        closed_at < clock_timestamp() - interval '3 days' OR month <= (
-            SELECT greatest((SELECT max(month) FROM payout), max(month) FILTER (WHERE paid_at IS NOT NULL))
-            FROM settlement_period))
-    ORDER BY month
-"""
-
-_JUDGED = _MONTHS
+_MONTHS = sql(__file__, "judged_months")
 
 _NOT_AS_PAYABLE = sql(
-    __file__,
-    "not_as_payable",
-    months=_MONTHS,
-    pays_from_of_organization_id=pays_from_of("organization_id"),
-    examples=_EXAMPLES,
+    __file__, "not_as_payable", months=_MONTHS, pays_from=pays_from_of("organization_id"), examples=_EXAMPLES
 )
 
 _IN_DOUBT = sql(__file__, "in_doubt", examples=_EXAMPLES)

@@ -21,7 +21,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput, PreconditionFailed, UnknownOrganization
+from ticketflow_orch.errors import PreconditionFailed, UnknownOrganization
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
@@ -95,7 +95,7 @@ def read_paid_from(connection: Connection) -> PaidFrom:
 
 def first_paid_month(connection: Connection) -> Month | None:
     """The first month that anybody is paid for, if anybody is; cheap, whatever the tables hold."""
-    day = connection.exec_driver_sql(f"SELECT {EARLIEST}").scalar_one()
+    day = connection.exec_driver_sql(_EARLIEST).scalar_one()
     return None if day is None else Month.of_day(day)
 
 
@@ -140,8 +140,9 @@ def set_paid_from(
 
     Raises:
         UnconfirmedError: it would pay what closed months owe, and that was not confirmed.
-        InvalidInput: there is no such organization; it is so already; months before were paid already, or are about to
-            be; a month is being closed.
+        InvalidInput: there is no such organization.
+        PreconditionFailed: it is so already; months before were paid already, or are about to be; a month is being
+            closed; the role of the database may not change it.
     """
     values = {
         "month": None if month is None else month.first_day,
@@ -172,7 +173,7 @@ def _allowed() -> Iterator[None]:
     except ProgrammingError as error:
         if not is_a(error, InsufficientPrivilege):
             raise
-        raise InvalidInput(
+        raise PreconditionFailed(
             "The role that this process carries may not change from when on people are paid; run it as the owner of "
             "the schema."
         ) from error
@@ -195,19 +196,21 @@ def _require_change(connection: Connection, month: Month | None, organization: s
     if before != month:
         return
     if month is not None:
-        raise InvalidInput(f"The {whose} begin with {month} already; nothing is changed.")
+        raise PreconditionFailed(f"The {whose} begin with {month} already; nothing is changed.")
     if organization is None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             "Payouts are off already; name the first month that is paid, such as 2026-03, to turn them on."
         )
-    raise InvalidInput(f"Organization {organization} has no month of its own; nothing is changed.")
+    raise PreconditionFailed(f"Organization {organization} has no month of its own; nothing is changed.")
 
 
 def _require_no_closing(connection: Connection) -> None:
     day = connection.exec_driver_sql("SELECT min(month) FROM settlement_period WHERE state = 'CLOSING'").scalar_one()
     if day is not None:
         month = Month.of_day(day)
-        raise InvalidInput(f"{month} is being closed; let that end by `ticketflow close {month}`, then change it.")
+        raise PreconditionFailed(
+            f"{month} is being closed; let that end by `ticketflow close {month}`, then change it."
+        )
 
 
 def _require_unpaid(row: Row[Any] | None) -> None:
@@ -216,11 +219,11 @@ def _require_unpaid(row: Row[Any] | None) -> None:
     month = Month.of_day(row.month)
     amount = f"{written_out(row.payable, row.exponent)} {row.currency}"
     if row.state is None:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"{month} is closed and owes {row.external_ref} {amount}, which is not requested yet; materialize payouts "
             f"for {month} first, after `ticketflow payouts pause` if nothing is to be sent."
         )
-    raise InvalidInput(
+    raise PreconditionFailed(
         f"The payout of {amount} to {row.external_ref} for {month} is {row.state}, so {month} was not settled "
         "elsewhere; choose that month or an earlier one, or reject the payout before it is sent."
     )
@@ -230,22 +233,9 @@ def _sums(rows: Iterable[Row[Any]]) -> tuple[Sum, ...]:
     return tuple(Sum(row.currency, row.exponent, row.organizations, int(row.amount)) for row in rows)
 
 
-_OWN = """
-    SELECT external_ref, payouts_from, changed_at, changed_by, count(*) OVER () AS total
-    FROM organization LEFT JOIN LATERAL (
-        SELECT changed_at, changed_by FROM organization_change
-        WHERE organization_id = organization.id AND name = 'payouts_from' ORDER BY id DESC LIMIT 1
-    ) AS change ON true
-    WHERE payouts_from IS NOT NULL
-    ORDER BY payouts_from, external_ref LIMIT %(most)s::bigint
-"""
+_OWN = sql(__file__, "own")
 
-# The first month that anybody is paid for.
-EARLIEST = """
-    least(
-        (SELECT CAST(payouts_from AS date) FROM installation),
-        (SELECT min(payouts_from) FROM organization WHERE payouts_from IS NOT NULL))
-"""
+_EARLIEST = sql(__file__, "earliest")
 
 _WAITING = sql(__file__, "waiting", pays_from=pays_from())
 
@@ -253,45 +243,21 @@ _ORGANIZATION = """
     SELECT payouts_from FROM organization WHERE external_ref = %(organization)s::text FOR NO KEY UPDATE
 """
 
-# Whose month changes, from which (`was`) to which (`pays_from`), and up to where its balances go.
-_MEMBER = f"""
-    member AS (
-        SELECT organization.id AS organization_id, {pays_from()} AS was,
-            CASE WHEN %(organization)s::text IS NULL THEN %(month)s::date
-                ELSE coalesce(%(month)s::date, (SELECT payouts_from::date FROM installation))
-            END AS pays_from,
-            last.month::date AS last_month, last.knows_history
-        FROM organization CROSS JOIN LATERAL (
-            SELECT month, knows_history FROM organization_balance AS before
-            WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
-        ) AS last
-        WHERE CASE WHEN %(organization)s::text IS NULL THEN organization.payouts_from IS NULL
-            ELSE organization.external_ref = %(organization)s::text END
-    )
-"""
+_MEMBER = sql(__file__, "member", pays_from=pays_from())
 
 _PAID_ALREADY = sql(__file__, "paid_already", member=_MEMBER)
 
-_PAYS = sql(__file__, "pays", member=_MEMBER, moved_earlier=moved("earlier", "earlier.last_month"))
+_PAYS = sql(__file__, "pays", member=_MEMBER, moved=moved("earlier", "earlier.last_month"))
 
-_COMES_OFF = sql(__file__, "comes_off", pays_from=pays_from(), moved_member=moved("member", "member.last_month"))
+_COMES_OFF = sql(__file__, "comes_off", pays_from=pays_from(), moved=moved("member", "member.last_month"))
 
 _JUDGED = "SELECT set_config('ticketflow.changed_by', %(by)s::text, true)"
 
 _SET = "UPDATE installation SET payouts_from = %(month)s::date, changed_by = %(by)s::text"
 
-_SET_OWN = """
-    UPDATE organization SET payouts_from = %(month)s::date WHERE external_ref = %(organization)s::text
-"""
+_SET_OWN = "UPDATE organization SET payouts_from = %(month)s::date WHERE external_ref = %(organization)s::text"
 
-# The balances of the row `period` that are to be paid and have no payout.
-UNREQUESTED = f"""
-    EXISTS (
-        SELECT FROM organization_balance AS balance
-        WHERE balance.month = period.month AND payable > 0 AND NOT EXISTS (
-                SELECT FROM payout WHERE (payout.organization_id, payout.currency, payout.month)
-                    = (balance.organization_id, balance.currency, balance.month))
-            AND balance.month >= {pays_from_of("balance.organization_id")})
-"""
+# Of a row `period` of settlement_period: whether balances that are to be paid have no payout.
+UNREQUESTED = sql(__file__, "unrequested", pays_from=pays_from_of("balance.organization_id"))
 
 _PAID_NO_MORE = sql(__file__, "paid_no_more", unrequested=UNREQUESTED)

@@ -1,6 +1,42 @@
+-- name: own
+-- Organizations with a month of their own, each with its latest change.
+SELECT external_ref, payouts_from, changed_at, changed_by, count(*) OVER () AS total
+FROM organization LEFT JOIN LATERAL (
+    SELECT changed_at, changed_by FROM organization_change
+    WHERE organization_id = organization.id AND name = 'payouts_from' ORDER BY id DESC LIMIT 1
+) AS change ON true
+WHERE payouts_from IS NOT NULL
+ORDER BY payouts_from, external_ref LIMIT %(most)s::bigint;
+
+
+-- name: earliest
+-- The first month that anybody is paid for: two rows, whatever the tables hold.
+SELECT least(
+    (SELECT payouts_from::date FROM installation),
+    (SELECT min(payouts_from) FROM organization WHERE payouts_from IS NOT NULL));
+
+
+-- name: member
+-- A CTE: whose month changes, from which (was) to which (pays_from), and up to where its balances go. The last balance
+-- is found by organization_balance_pkey.
+member AS (
+    SELECT organization.id AS organization_id, {pays_from} AS was,
+        CASE WHEN %(organization)s::text IS NULL THEN %(month)s::date
+            ELSE coalesce(%(month)s::date, (SELECT payouts_from::date FROM installation))
+        END AS pays_from,
+        last.month::date AS last_month, last.knows_history
+    FROM organization CROSS JOIN LATERAL (
+        SELECT month, knows_history FROM organization_balance AS before
+        WHERE before.organization_id = organization.id ORDER BY before.month DESC LIMIT 1
+    ) AS last
+    WHERE CASE WHEN %(organization)s::text IS NULL THEN organization.payouts_from IS NULL
+        ELSE organization.external_ref = %(organization)s::text END
+);
+
+
 -- name: waiting
--- What is carried stands in the balances of the last closed month; what balances from before this was kept count as paid
--- has no payout, and its month is not paid.
+-- What is carried stands in the balances of the last closed month. What balances from before this was kept count as
+-- paid has no payout, and its month is not paid.
 WITH unpaid AS (
     SELECT organization_id, currency, closing AS amount FROM organization_balance
     WHERE month = (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED') AND closing > 0
@@ -48,7 +84,7 @@ WITH {member}, earlier AS (
     WHERE closing <> 0
     UNION ALL
     SELECT earlier.organization_id, moved.currency, -moved.settled
-    FROM earlier CROSS JOIN LATERAL ({moved_earlier}) AS moved
+    FROM earlier CROSS JOIN LATERAL ({moved}) AS moved
     WHERE earlier.knows_history
 ), paid AS (
     SELECT organization_id, due.currency, amount
@@ -69,6 +105,8 @@ GROUP BY paid.currency, exponent ORDER BY paid.currency;
 
 
 -- name: comes_off
+-- By currency, what is history by the months that organizations have now, and was none when their last balance was
+-- written.
 WITH member AS MATERIALIZED (
     SELECT organization.id AS organization_id, last.month::date AS last_month, {pays_from} AS pays_from
     FROM organization CROSS JOIN LATERAL (
@@ -78,12 +116,23 @@ WITH member AS MATERIALIZED (
     WHERE knows_history AND last.payouts_from IS DISTINCT FROM {pays_from} AND {pays_from} IS NOT NULL
 )
 SELECT moved.currency, exponent, count(*) AS organizations, sum(settled) AS amount
-FROM member CROSS JOIN LATERAL ({moved_member}) AS moved
+FROM member CROSS JOIN LATERAL ({moved}) AS moved
 JOIN currency ON code = moved.currency
 WHERE settled > 0
 GROUP BY moved.currency, exponent ORDER BY moved.currency;
 
 
+-- name: unrequested
+-- The payout of a balance is found by payout_organization_id_currency_month_key.
+EXISTS (
+    SELECT FROM organization_balance AS balance
+    WHERE balance.month = period.month AND payable > 0 AND NOT EXISTS (
+            SELECT FROM payout WHERE (payout.organization_id, payout.currency, payout.month)
+                = (balance.organization_id, balance.currency, balance.month))
+        AND balance.month >= {pays_from});
+
+
 -- name: paid_no_more
+-- Closed months that were paid, and owe something since from when on people are paid was changed.
 UPDATE settlement_period AS period SET paid_at = NULL
 WHERE state = 'CLOSED' AND paid_at IS NOT NULL AND {unrequested};

@@ -1,6 +1,7 @@
 """Parking by hand: an organization whose balances and payouts stop until somebody says so. Its ledger goes on.
 
-What is requested and not sent yet is held with it, in the same transaction, and goes on when the parking ends.
+What is requested and not sent yet is held with it, in the same transaction, and goes on when the parking ends. What a
+settlement or a closing parks, because of its data, is theirs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row
 
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.actions import hold_parked, release_parked
+from ticketflow_orch.outbox.decisions import holding
+from ticketflow_orch.payouts.backing import PARKED, is_parked
+from ticketflow_orch.payouts.events import EVENT_KEY, let_go
+from ticketflow_orch.payouts.model import PayoutState
 from ticketflow_orch.payouts.request import mark_paid
 
 
@@ -40,11 +45,12 @@ class Parking:
 def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: Month) -> Parking:
     """Park the organization from the first month that is not closed on: it gets no balance and no payout.
 
-    A month that is being closed counts as closed. `by` is who decided it. What is requested and cannot
-    have arrived is held; what may have is named, and comes to its end.
+    A month that is being closed counts as closed. `by` is who decided it. What is requested and cannot have arrived is
+    held; what may have is named, and goes on.
 
     Raises:
-        InvalidInput: there is no such organization, it is parked by hand already, or no reason is given.
+        InvalidInput: there is no such organization, or no reason is given.
+        PreconditionFailed: it is parked by hand already.
     """
     if not reason.strip():
         raise InvalidInput(f"Say why {external_ref!r} is parked: --reason TEXT.")
@@ -55,10 +61,10 @@ def park(engine: Engine, external_ref: str, reason: str, by: str, first_month: M
             {"organization_id": organization, "first": first_month.first_day, "reason": reason.strip(), "by": by},
         ).one_or_none()
         if row is None:
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Organization {external_ref!r} is parked by hand already; `ticketflow unpark` ends that."
             )
-        held, on_their_way = hold_parked(connection, organization)
+        held, on_their_way = _hold(connection, organization)
     return replace(_parking(external_ref, row), held=held, on_their_way=on_their_way)
 
 
@@ -68,17 +74,18 @@ def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
     What only the parking held is sent.
 
     Raises:
-        InvalidInput: there is no such organization, or nobody has parked it by hand.
+        InvalidInput: there is no such organization.
+        PreconditionFailed: nobody has parked it by hand.
     """
     with transaction(engine) as connection:
         organization = _organization(connection, external_ref)
         row = connection.exec_driver_sql(_UNPARK, {"organization_id": organization, "by": by}).one_or_none()
         if row is None:
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Organization {external_ref!r} is not parked by hand; what a settlement or a closing failed on is "
-                "resolved by the next settlement once its data are mended."
+                "resolved by the next settlement once its data are corrected."
             )
-        released = release_parked(connection, organization)
+        released = _release(connection, organization)
     _mark_paid(engine, released)
     return replace(_parking(external_ref, row), released=len(released))
 
@@ -86,7 +93,31 @@ def unpark(engine: Engine, external_ref: str, by: str) -> Parking:
 def parked_by_hand(connection: Connection) -> tuple[Parking, ...]:
     """Everybody who is parked by hand, the longest first."""
     rows = connection.exec_driver_sql(_LIST)
-    return tuple(Parking(row.external_ref, Month.of_day(row.month), *row[2:]) for row in rows)
+    return tuple(_parking(row.external_ref, row) for row in rows)
+
+
+def _hold(connection: Connection, organization: int) -> tuple[int, tuple[str, ...]]:
+    """Hold what is requested for the organization with this id, which is parked in this transaction.
+
+    Returns how many payouts are held now, and the references of those that were sent, or may have been, and have no
+    answer: nothing takes them back. What a relay has claimed and does not send after all is held by the relay.
+    """
+    values = {"organization_id": organization}
+    connection.exec_driver_sql(_LOCK_EVENTS, values)
+    # With fresh eyes: what became of an event while its lock was waited for is seen.
+    count = connection.exec_driver_sql(_HOLD, values).scalar_one()
+    return int(count), tuple(connection.exec_driver_sql(_ON_THEIR_WAY, values).scalars())
+
+
+def _release(connection: Connection, organization: int) -> dict[str, Month]:
+    """Send what only the parking of the organization held, under its own events; what else holds it goes on.
+
+    Returns the references of what is sent, with their months, which `mark_paid` is for when this is committed.
+    """
+    rows = connection.exec_driver_sql(_RELEASE, {"organization_id": organization}).all()
+    released = {str(row.public_id): Month.of_day(row.month) for row in rows if row.state == PayoutState.REQUESTED}
+    let_go(connection, list(released))
+    return released
 
 
 def _mark_paid(engine: Engine, released: Mapping[str, Month]) -> None:
@@ -108,15 +139,7 @@ def _organization(connection: Connection, external_ref: str) -> int:
     return int(found)
 
 
-# The month is the one after all that are closed or being closed, whenever the statement comes to be executed.
-_PARK = """
-    INSERT INTO parked_organization (organization_id, month, reason, parked_by)
-    SELECT %(organization_id)s, coalesce(CAST(max(month) + interval '1 month' AS date), %(first)s::date),
-        %(reason)s, %(by)s::text || ' (role ' || session_user || ')'
-    FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
-    ON CONFLICT (organization_id) WHERE resolved_at IS NULL AND reason IS NOT NULL DO NOTHING
-    RETURNING month, reason, parked_by, since
-"""
+_PARK = sql(__file__, "park")
 
 _UNPARK = """
     UPDATE parked_organization
@@ -126,8 +149,20 @@ _UNPARK = """
 """
 
 _LIST = """
-    SELECT external_ref, month, reason, coalesce(parked_by, 'unknown'), since
+    SELECT external_ref, month, reason, coalesce(parked_by, 'unknown') AS parked_by, since
     FROM parked_organization JOIN organization ON organization.id = organization_id
     WHERE resolved_at IS NULL AND reason IS NOT NULL
     ORDER BY since, external_ref
 """
+
+_LOCK_EVENTS = sql(__file__, "lock_events", event_key=EVENT_KEY)
+
+_HOLD = sql(__file__, "hold", event_key=EVENT_KEY, parked=PARKED, holding=holding("waiting"))
+
+_ON_THEIR_WAY = """
+    SELECT public_id::text FROM payout
+    WHERE organization_id = %(organization_id)s::bigint AND state IN ('REQUESTED', 'IN_DOUBT')
+    ORDER BY id
+"""
+
+_RELEASE = sql(__file__, "release", parked=PARKED, is_parked=is_parked("payout.organization_id"))

@@ -1,5 +1,6 @@
 -- name: apply
--- Rows are locked in key order; `before` is what they are then, whatever the statement saw when it began.
+-- Applies answers to payouts, found by payout_public_id_key, and returns what is to be alerted. Rows are locked in key
+-- order; `before` is what they are then, whatever the statement saw when it began.
 WITH before AS MATERIALIZED (
     SELECT payout.id, public_id, payout.state AS before, attempt, answer, given.reason, given.provider_ref,
         outbox_event.first_attempt_at AS attempted_at,
@@ -12,7 +13,7 @@ WITH before AS MATERIALIZED (
         %(reasons)s::text[], %(provider_refs)s::text[]
     ) AS given (reference, attempt, answer, reason, provider_ref)
     JOIN payout ON public_id = given.reference
-    LEFT JOIN outbox_event ON dedupe_key = 'PayoutRequested:' || public_id
+    LEFT JOIN outbox_event ON dedupe_key = {event_key}
     ORDER BY payout.id FOR UPDATE OF payout
 ), recorded AS (
     UPDATE payout SET
@@ -27,8 +28,5 @@ WITH before AS MATERIALIZED (
 )
 SELECT before.*, applied AND answer = 'CONFIRMED' AND provider_ref IS NOT NULL AND (
         count(*) FILTER (WHERE applied AND answer = 'CONFIRMED') OVER (PARTITION BY provider_ref) > 1
-        OR EXISTS (
-            SELECT FROM payout AS other
-            WHERE other.state = 'CONFIRMED' AND other.provider_ref = before.provider_ref AND other.id <> before.id
-        )) AS shared
+        OR {shares}) AS shared
 FROM before WHERE answer IS NOT NULL AND (answer <> before OR other_reference) ORDER BY id;

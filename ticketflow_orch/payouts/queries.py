@@ -1,4 +1,4 @@
-"""Payouts to look at: one by one, and a month's by currency."""
+"""Payouts to look at: one by one, and a month's by currency. Nothing here changes any."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.actions import reference_of
-
-STATES = ("HELD", "REQUESTED", "CONFIRMED", "REJECTED", "RETURNED", "IN_DOUBT")
+from ticketflow_orch.payouts.events import EVENT_KEY
+from ticketflow_orch.payouts.model import PayoutState
+from ticketflow_orch.payouts.references import shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Payout:
     currency: str
     exponent: int
     amount: int
-    state: str
+    state: PayoutState
     reason: str | None
     provider_ref: str | None
     decided_by: str | None
@@ -74,8 +75,8 @@ def payouts(
     Raises:
         InvalidInput: `state` is none that a payout can be in.
     """
-    if state is not None and state not in STATES:
-        known = ", ".join(STATES).lower()
+    if state is not None and state not in set(PayoutState):
+        known = ", ".join(PayoutState).lower()
         raise InvalidInput(f"{state.lower()!r} is no state of a payout; choose one of {known}.")
     rows = connection.exec_driver_sql(
         _LIST,
@@ -105,7 +106,20 @@ def payout(connection: Connection, reference: str) -> Payout:
 def paid_by_currency(connection: Connection, month: Month) -> tuple[CurrencyPaid, ...]:
     """The payouts of `month` by currency, as they stand."""
     rows = connection.exec_driver_sql(_BY_CURRENCY, {"month": month.first_day})
-    return tuple(CurrencyPaid(row[0], row[1], row[2], *map(int, row[3:])) for row in rows)
+    return tuple(
+        CurrencyPaid(
+            row.currency,
+            row.exponent,
+            row.payouts,
+            amount=int(row.amount),
+            held=int(row.held),
+            waiting=int(row.waiting),
+            confirmed=int(row.confirmed),
+            back=int(row.back),
+            in_doubt=int(row.in_doubt),
+        )
+        for row in rows
+    )
 
 
 def requested_so_far(connection: Connection, last: Month) -> dict[str, dict[Month, int]]:
@@ -126,40 +140,20 @@ def _payout(row: Row[tuple[object, ...]]) -> Payout:
     returned = values["returned_month"]
     values |= {
         "reference": str(row.reference),
+        "state": PayoutState(row.state),
         "month": Month.of_day(row.month),
         "returned_month": returned and Month.of_day(row.returned_month),
     }
     return Payout(**values)
 
 
-_PAYOUTS = """
-    SELECT public_id AS reference, external_ref AS organization, payout.month, payout.currency, exponent, amount,
-        payout.state, reason, provider_ref, decided_by, created_at, payout.first_attempt_at, answered_at,
-        returned_month, run_id, payout.state = 'CONFIRMED' AND EXISTS (
-            SELECT FROM payout AS other
-            WHERE other.state = 'CONFIRMED' AND other.provider_ref = payout.provider_ref AND other.id <> payout.id
-        ) AS shares, outbox_event.state AS delivery, coalesce(attempts, 0) AS attempts, last_error
-    FROM payout
-    JOIN organization ON organization.id = organization_id
-    JOIN currency ON code = payout.currency
-    LEFT JOIN outbox_event ON dedupe_key = 'PayoutRequested:' || public_id
-"""
+_PAYOUTS = sql(__file__, "payouts", event_key=EVENT_KEY, shares=shares("payout"))
 
 _LIST = sql(__file__, "list", payouts=_PAYOUTS)
 
 _SHOW = sql(__file__, "show", payouts=_PAYOUTS)
 
-_BY_CURRENCY = """
-    SELECT currency, exponent, count(*), sum(amount),
-        coalesce(sum(amount) FILTER (WHERE state = 'HELD'), 0),
-        coalesce(sum(amount) FILTER (WHERE state = 'REQUESTED'), 0),
-        coalesce(sum(amount) FILTER (WHERE state = 'CONFIRMED'), 0),
-        coalesce(sum(amount) FILTER (WHERE state IN ('REJECTED', 'RETURNED')), 0),
-        coalesce(sum(amount) FILTER (WHERE state = 'IN_DOUBT'), 0)
-    FROM payout JOIN currency ON code = currency
-    WHERE month = %(month)s::date
-    GROUP BY currency, exponent ORDER BY currency
-"""
+_BY_CURRENCY = sql(__file__, "by_currency")
 
 _SO_FAR = """
     SELECT currency, month, sum(amount) AS amount FROM payout WHERE month <= %(month)s::date GROUP BY 1, 2

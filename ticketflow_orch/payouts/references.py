@@ -26,24 +26,31 @@ class Shared:
     since: datetime
 
 
-def tell_shared(connection: Connection, provider_refs: Collection[str | None], now: datetime) -> None:
+def alert_shared(connection: Connection, provider_refs: Collection[str | None], now: datetime) -> None:
     """Alert, once for each, of those of `provider_refs` that several confirmed payouts have by now.
 
-    To be called after they were written down, in the same transaction. Of two that are written down at the same moment
-    the audit tells.
+    To be called after they were written down, in the same transaction. Two that are written down at the same moment are
+    found by the audit.
     """
     given = {"provider_refs": sorted({one for one in provider_refs if one})}
     if not given["provider_refs"]:
         return
     for row in connection.exec_driver_sql(_SHARED, given).all():
-        told = {"provider_ref": row.provider_ref, "payouts": row.payouts}
-        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, told, recurs=True), now)
+        payload = {"provider_ref": row.provider_ref, "payouts": row.payouts}
+        alert_once(connection, Alert(SHARED_ALERT, row.provider_ref, payload, recurs=True), now)
 
 
 def shared_references(connection: Connection, limit: int) -> tuple[Shared, ...]:
-    """The first `limit` references of which was told and that several payouts still have."""
+    """The first `limit` references that were alerted and that several payouts still have."""
     rows = connection.exec_driver_sql(_LISTED, {"kind": SHARED_ALERT, "limit": limit})
     return tuple(Shared(row.provider_ref, tuple(row.payouts), row.since) for row in rows)
+
+
+def shares(payout: str) -> str:
+    """SQL: whether another confirmed payout has the `provider_ref` of the row `payout`, by payout_provider_ref_idx."""
+    return f"""EXISTS (
+        SELECT FROM payout AS other
+        WHERE other.state = 'CONFIRMED' AND other.provider_ref = {payout}.provider_ref AND other.id <> {payout}.id)"""
 
 
 _SHARED = """

@@ -1,4 +1,8 @@
-"""Requesting a month's payouts: a row and its outbox event in one statement, once per organization and currency."""
+"""Requesting a month's payouts: a row and its outbox event in one statement, once per organization and currency.
+
+Here the schedules ask which months are due, too. What happens to a payout later is in `actions`, `parking` and
+`provider_answers`.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +15,22 @@ from decimal import Decimal
 from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.closing.history import pays_from_of
+from ticketflow_orch.closing.require_closed import require_closed
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import in_words
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, BadRow, InKeyOrder, named
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import Alert, alert_once
-from ticketflow_orch.outbox.events import appending
-from ticketflow_orch.payouts.backing import PARKED
-from ticketflow_orch.payouts.paid_from import EARLIEST, UNREQUESTED, first_paid_month
+from ticketflow_orch.outbox.decisions import waking
+from ticketflow_orch.payouts.backing import PARKED, is_parked
+from ticketflow_orch.payouts.events import EVENT_KEY, EVENTS
+from ticketflow_orch.payouts.paid_from import UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
-from ticketflow_orch.periods.state import before_the_books
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.anomalies import OPEN, search, standing
 from ticketflow_orch.settlement.posting import SMALLEST_ID
-
-EVENT_TYPE = "PayoutRequested"
-AGGREGATE = "payout"
 
 # Organization and currency.
 _Key = tuple[int, str]
@@ -99,11 +100,12 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     itself: it is alerted once and tried again by the next run, and until then the month is not paid.
 
     Raises:
-        InvalidInput: the month is not CLOSED.
+        PreconditionFailed: the month is not CLOSED.
         PayoutsLeftOutError: payouts cannot be written; all others are.
     """
     with transaction(engine) as connection:
-        why_nobody = _why_nobody(month, require_closed(connection, month))
+        require_closed(connection, month, "only closed months are paid")
+        why_nobody = _why_nobody(month, first_paid_month(connection))
     search(engine)
     if why_nobody is not None:
         return PayoutsRequested(month, why_nobody, (), 0, 0, 0, None)
@@ -113,7 +115,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     counts = sum(work.chunks(), Counter[str]())
     with transaction(engine) as connection:
         paid_at = mark_paid(connection, month)
-        anomalous = _tell_of_anomalies(connection, month, rules.now)
+        anomalous = _alert_anomalies(connection, month, rules.now)
         for row in work.bad[:NAMED]:
             bad_rows.note(connection, "payouts", row, rules.now)
         bad_rows.end_others(connection, "payouts", work.bad, scope=f"{month} ")
@@ -132,8 +134,8 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     )
 
 
-def _tell_of_anomalies(connection: Connection, month: Month, now: datetime) -> int:
-    """How many payouts of the month are held for anomalies; that there are any is told once."""
+def _alert_anomalies(connection: Connection, month: Month, now: datetime) -> int:
+    """How many payouts of the month are held for anomalies; that there are any is alerted once."""
     anomalous = int(connection.exec_driver_sql(_ANOMALOUS, {"month": month.first_day}).scalar_one())
     if anomalous:
         reason = "anomalies: `ticketflow anomalies list` shows them"
@@ -148,22 +150,6 @@ def _why_nobody(month: Month, first: Month | None) -> str | None:
     if month < first:
         return f"Nobody is paid for {month}: payouts begin with {first}, and months before were settled elsewhere."
     return None
-
-
-def require_closed(connection: Connection, month: Month) -> Month | None:
-    """Refuse a month whose books are not closed; returns the first month that anybody is paid for.
-
-    Raises:
-        InvalidInput: they are not; the sentence says what state the month is in.
-    """
-    row = connection.exec_driver_sql(_STATE, {"month": month.first_day}).one()
-    if row.state != "CLOSED":
-        why_not = before_the_books(connection, month)
-        if why_not is not None:
-            raise InvalidInput(why_not)
-        found = f"is {row.state}" if row.state else "was never settled"
-        raise InvalidInput(f"{month} {found}, and only closed months are paid; materialize closed_books for it first.")
-    return None if row.first_paid is None else Month.of_day(row.first_paid)
 
 
 def mark_paid(connection: Connection, month: Month) -> datetime | None:
@@ -227,48 +213,25 @@ class _Writing:
         return {"month": self.month.first_day, "after_organization": after[0], "after_currency": after[1]}
 
 
-_STATE = sql(__file__, "state", earliest=EARLIEST)
-
-# What an event is written from: rows of payouts called `asked`. `release` writes the events of what was held. A payout
-# that is asked for again after a restore must be asked for in the same bytes: so the event is dated by its month.
-EVENTS = appending(
-    EVENT_TYPE,
-    "asked JOIN organization ON organization.id = organization_id ORDER BY organization_id, asked.currency",
-    aggregate_type=AGGREGATE,
-    aggregate_id="CAST(public_id AS text)",
-    payload="""jsonb_build_object(
-        'reference', public_id, 'organization', external_ref, 'month', to_char(month, 'YYYY-MM'),
-        'currency', asked.currency, 'amount', amount)""",
-    dedupe_key=f"'{EVENT_TYPE}:' || public_id",
-    occurred_at="(month + interval '1 month') AT TIME ZONE 'UTC'",
-    known="skip",
-)
-
-_DUE = f"""
-        FROM organization_balance
-        WHERE month = %(month)s::date AND payable > 0 AND month >= {pays_from_of("organization_id")}
-            AND (organization_id, currency) > (%(after_organization)s::bigint, %(after_currency)s::char(3))
-"""
+# What is owed of a month behind a key, in no order.
+_DUE = sql(__file__, "due", pays_from=pays_from_of("organization_id"))
 
 _NEXT = sql(__file__, "next", due=_DUE)
 
 # What nothing but a parking held that has ended by itself, as those do that a settlement began.
-_PARKED_NO_MORE = f"""
-    payout.state = 'HELD' AND payout.reason = '{PARKED}' AND NOT EXISTS (
-        SELECT FROM parked_organization AS parked
-        WHERE parked.organization_id = payout.organization_id AND resolved_at IS NULL)
-"""
+_PARKED_NO_MORE = sql(__file__, "parked_no_more", parked=PARKED, is_parked=is_parked("payout.organization_id"))
 
 _WRITE = sql(
     __file__,
     "write",
     parked=PARKED,
+    is_parked=is_parked("organization_balance.organization_id"),
     due=_DUE,
     open=OPEN,
-    standing_candidate=standing("candidate"),
-    standing_candidate_2=standing("candidate", "month_ends_at"),
+    standing_now=standing("candidate"),
+    standing_then=standing("candidate", "month_ends_at"),
     parked_no_more=_PARKED_NO_MORE,
-    event_type=EVENT_TYPE,
+    woken=waking("let_go", EVENT_KEY),
     events=EVENTS,
 )
 
@@ -279,6 +242,7 @@ _ANOMALOUS = """
     SELECT count(*) FROM payout WHERE month = %(month)s::date AND state = 'HELD' AND anomalies_to IS NOT NULL
 """
 
+# Of the row `period`: whether any of its payouts is held.
 _HELD = "EXISTS (SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')"
 
 _MARK_PAID = sql(__file__, "mark_paid", held=_HELD, unrequested=UNREQUESTED)

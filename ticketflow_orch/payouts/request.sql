@@ -1,21 +1,29 @@
--- name: state
-SELECT (SELECT state FROM settlement_period WHERE month = %(month)s::date) AS state, {earliest} AS first_paid;
+-- name: due
+-- The balances of a month that are to be paid, behind a key.
+FROM organization_balance
+WHERE month = %(month)s::date AND payable > 0 AND month >= {pays_from}
+    AND (organization_id, currency) > (%(after_organization)s::bigint, %(after_currency)s::char(3));
+
+
+-- name: parked_no_more
+-- Of a row of payout.
+payout.state = 'HELD' AND payout.reason = '{parked}' AND NOT {is_parked};
 
 
 -- name: next
+-- The payout that cannot be written: the first of those that the chunk would have taken.
 SELECT organization_id, due.currency, external_ref
 FROM (SELECT organization_id, currency {due} ORDER BY organization_id, currency LIMIT 1) AS due
 JOIN organization ON organization.id = organization_id;
 
 
 -- name: write
--- What is in question is what was wrong at the end of the month and still is, whatever made it worse since.
+-- A chunk of payouts in key order, written and asked for. Those of an organization that is parked, of a currency in
+-- review or with too many anomalies are held. What is in question is what was wrong at the end of the month and still
+-- is, whatever made it worse since; anomalies are found by movement_anomaly_open_idx.
 WITH due AS MATERIALIZED (
     SELECT organization_id, currency, payable,
-        CASE WHEN EXISTS (
-            SELECT FROM parked_organization AS parked
-            WHERE parked.organization_id = organization_balance.organization_id AND resolved_at IS NULL
-        ) THEN '{parked}' END AS parked
+        CASE WHEN {is_parked} THEN '{parked}' END AS parked
     {due}
     ORDER BY organization_id, currency LIMIT %(size)s::bigint
 ), candidate AS MATERIALIZED (
@@ -28,18 +36,18 @@ WITH due AS MATERIALIZED (
     WHERE {open}
 ), questionable AS MATERIALIZED (
     SELECT organization_id, currency, sum(least(by_now.questionable, by_then.questionable)) AS amount
-    FROM ({standing_candidate}) AS by_now
-    JOIN ({standing_candidate_2}) AS by_then USING (movement_id, why, organization_id, currency)
+    FROM ({standing_now}) AS by_now
+    JOIN ({standing_then}) AS by_then USING (movement_id, why, organization_id, currency)
     GROUP BY organization_id, currency
 ), judged AS (
     SELECT due.*, review, CASE WHEN amount > %(share)s::numeric * payable THEN 'anomalies: ' || round(
-            amount * power(10::numeric, CAST(-exponent AS numeric)), exponent) || ' ' || due.currency
+            amount * power(10::numeric, (-exponent)::numeric), exponent) || ' ' || due.currency
         END AS anomalies
     FROM due
     JOIN currency ON code = due.currency
     LEFT JOIN questionable ON questionable.organization_id = due.organization_id
         AND questionable.currency = due.currency
-    LEFT JOIN unnest(CAST(%(held_currencies)s AS char(3)[]), %(held_reasons)s::text[]) AS held (code_held, review)
+    LEFT JOIN unnest(%(held_currencies)s::char(3)[], %(held_reasons)s::text[]) AS held (code_held, review)
         ON code_held = due.currency
 ), written AS (
     INSERT INTO payout (public_id, organization_id, currency, month, amount, state, reason, run_id, anomalies_to)
@@ -59,11 +67,10 @@ WITH due AS MATERIALIZED (
         AND month = %(month)s::date AND {parked_no_more}
     RETURNING public_id, payout.organization_id, payout.currency, month, amount, state
 ), woken AS (
-    UPDATE outbox_event SET state = 'PENDING', available_at = clock_timestamp(), tried_since = NULL
-    FROM let_go WHERE dedupe_key = '{event_type}:' || public_id AND outbox_event.state = 'HELD'
+    {woken}
 ), asked AS (
     SELECT * FROM written WHERE state = 'REQUESTED' UNION ALL SELECT * FROM let_go
-), told AS (
+), sent AS (
     {events}
 )
 SELECT
@@ -76,11 +83,14 @@ FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
 
 
 -- name: mark_paid
+-- Only a closed month of which nothing is held and nothing is left to request; those held are found by
+-- payout_waiting_idx.
 UPDATE settlement_period AS period SET paid_at = clock_timestamp()
 WHERE month = %(month)s::date AND state = 'CLOSED' AND paid_at IS NULL AND NOT {held} AND NOT {unrequested};
 
 
 -- name: due_months
+-- Closed months with something to request, or with a payout that only a parking held which is over.
 SELECT month FROM settlement_period AS period
 WHERE state = 'CLOSED' AND month >= %(first)s::date AND (
     (paid_at IS NULL AND (NOT {held} OR {unrequested}))

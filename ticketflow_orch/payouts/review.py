@@ -1,4 +1,7 @@
-"""The review bound: payouts far above those of the last months wait for a person before they leave the house."""
+"""The review bound: payouts far above those of the last months wait for a person before they are sent.
+
+What holds a payout for other reasons is in `request`; how it is released, in `actions`.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ class CurrencyReview:
 def review(
     connection: Connection, month: Month, factor: Decimal, now: datetime, *, hold_first: bool
 ) -> tuple[tuple[CurrencyReview, ...], tuple[CurrencyReview, ...]]:
-    """What `month` pays per currency, and which of it is to be held; each hold is told once.
+    """What `month` pays per currency, and which of it is to be held; each hold is alerted once.
 
     The greatest of the last months, and not their mean: a season's peak passes, a wrong factor of ten does not. The
     first payouts of a currency have nothing to compare with; that anybody is paid at all was a person's word already,
@@ -80,4 +83,4 @@ def _whole(total: Decimal | None) -> int | None:
     return None if total is None else int(total)
 
 
-_REVIEW = sql(__file__, "review", pays_from_of_organization_id=pays_from_of("organization_id"))
+_REVIEW = sql(__file__, "review", pays_from=pays_from_of("organization_id"))

@@ -1,9 +1,10 @@
 -- name: review
--- Of the months before, what left the house counts: payouts that are held or came back are no measure.
+-- What a month pays by currency, beside the greatest of the last months with payouts. Of those, what was sent counts:
+-- payouts that are held or came back are no measure. Both months are found through the BRIN indexes on month.
 WITH payable AS (
     SELECT currency, count(*) AS payouts, sum(payable) AS total
     FROM organization_balance
-    WHERE month = %(month)s::date AND payable > 0 AND month >= {pays_from_of_organization_id}
+    WHERE month = %(month)s::date AND payable > 0 AND month >= {pays_from}
     GROUP BY currency
 ), paid AS (
     SELECT currency, sum(amount) AS total, row_number() OVER (PARTITION BY currency ORDER BY month DESC) AS place

@@ -43,7 +43,7 @@ def effects_on_reservation(connection: Connection, reference: str) -> tuple[Effe
     Raises:
         InvalidInput: there is no such reservation.
     """
-    found = _id(connection, "reservation", "public_ref", reference)
+    found = _id(connection, "reservation", reference)
     return _effects(connection, _ON_RESERVATION, id=found)
 
 
@@ -53,7 +53,7 @@ def effects_on_event(connection: Connection, reference: str, limit: int = 1000) 
     Raises:
         InvalidInput: there is no such event.
     """
-    found = _id(connection, "event", "external_ref", reference)
+    found = _id(connection, "event", reference)
     return _effects(connection, _ON_EVENT, id=found, limit=limit)
 
 
@@ -65,24 +65,26 @@ def effects_on_organization(connection: Connection, reference: str, limit: int =
     Raises:
         InvalidInput: there is no such organization.
     """
-    found = _id(connection, "organization", "external_ref", reference)
-    told = _effects(connection, _ON_ORGANIZATION, id=found, limit=limit)
+    found = _id(connection, "organization", reference)
+    effects = _effects(connection, _ON_ORGANIZATION, id=found, limit=limit)
     posted = _posted(connection, found, reference, limit)
-    return tuple(sorted((*told, *posted), key=lambda effect: effect.at)[-limit:])
+    return tuple(sorted((*effects, *posted), key=lambda effect: effect.at)[-limit:])
 
 
-def _id(connection: Connection, table: str, column: str, reference: str) -> int:
-    found = connection.exec_driver_sql(
-        f"SELECT id FROM {table} WHERE {column} = %(reference)s", {"reference": reference}
-    )
-    one = found.scalar_one_or_none()
+def _id(connection: Connection, table: str, reference: str) -> int:
+    column = _REFERENCES[table]
+    one = connection.exec_driver_sql(
+        sql(__file__, "id_of", table=table, column=column), {"reference": reference}
+    ).scalar_one_or_none()
     if one is None:
         raise InvalidInput(f"There is no {table} {reference!r}; give its {column} as TicketFlow writes it.")
     return int(one)
 
 
 def _effects(connection: Connection, query: str, **parameters: object) -> tuple[Effect, ...]:
-    return tuple(Effect(*row) for row in connection.exec_driver_sql(query, parameters).all()[::-1])
+    """The effects that `query` finds, which has them in the order of their columns, the latest first."""
+    rows = connection.exec_driver_sql(query, parameters).all()
+    return tuple(Effect(**row._mapping) for row in reversed(rows))
 
 
 def _posted(connection: Connection, organization: int, reference: str, limit: int) -> list[Effect]:
@@ -102,66 +104,34 @@ def _posted(connection: Connection, organization: int, reference: str, limit: in
     ]
 
 
-def _told(aggregate_type: str, source: str, aggregate_id: str, who: str) -> str:
-    """The outbox events of the aggregates in `source`, through the index of those under way and of those done with."""
-    return " UNION ALL ".join(
-        f"""
-        SELECT occurred_at, {who}, event_type, outbox_event.state, dedupe_key,
-            CASE outbox_event.state WHEN 'DELIVERED' THEN ended_at END,
-            CAST(outbox_event.event_id AS text), NULL
-        FROM {source} JOIN outbox_event ON aggregate_type = '{aggregate_type}' AND aggregate_id = {aggregate_id}
-        WHERE ended_at IS {done}
-        """
-        for done in ("NOT NULL", "NULL")
-    )
+# Under which column of its table people know a thing.
+_REFERENCES = {"reservation": "public_ref", "event": "external_ref", "organization": "external_ref"}
 
 
-_CAPTURES = """
-    (SELECT public_ref, external_ref FROM held JOIN money_movement AS movement
-        ON movement.reservation_id = held.id AND kind = 'CAPTURE') AS capture
-"""
+def _events_of(aggregate_type: str, source: str, aggregate_id: str, who: str) -> str:
+    """SQL: the outbox events of the aggregates in `source`, which is what stands behind FROM.
 
-_TO_RESERVATIONS = f"""
-    SELECT expired_at, public_ref, 'expired', status, public_ref, CAST(NULL AS timestamptz), CAST(NULL AS text),
-        expired_by
-    FROM held WHERE status = 'EXPIRED'
-    UNION ALL
-    SELECT reminder.created_at, public_ref, 'reminder', state, public_ref || '/' || kind || '/' || event_date,
-        NULL, CAST(outbox_event_id AS text), NULL
-    FROM held JOIN reminder ON reservation_id = held.id
-    UNION ALL
-    {_told("reservation", "held", "public_ref", "public_ref")}
-    UNION ALL
-    {_told("cancellation", "held", "public_ref", "public_ref")}
-    UNION ALL
-    SELECT occurred_at, public_ref, event_type, outbox_event.state, dedupe_key,
-        CASE outbox_event.state WHEN 'DELIVERED' THEN ended_at END, CAST(outbox_event.event_id AS text), NULL
-    FROM held JOIN reminder ON reservation_id = held.id
-    CROSS JOIN LATERAL (
-        SELECT outbox_event_id AS mail_id
-        UNION ALL
-        SELECT {derived_event_id(CHANGE_KEY)} FROM generate_series(1, changes_told) AS number
-    ) AS mail
-    CROSS JOIN LATERAL (
-        SELECT * FROM outbox_event WHERE event_id = mail_id AND aggregate_type = 'reminder' LIMIT 1
-    ) AS outbox_event
-    UNION ALL
-    {_told("capture", _CAPTURES, "external_ref", "public_ref")}
-"""
+    `aggregate_id` and `who` (an external reference) are SQL of a row of it.
+    """
+    return sql(__file__, "events_of", aggregate_type=aggregate_type, source=source, aggregate_id=aggregate_id, who=who)
 
-_TO_EVENTS = f"""
-    SELECT closed_at, external_ref, 'closed', status, external_ref, CAST(NULL AS timestamptz), CAST(NULL AS text),
-        CAST(NULL AS text)
-    FROM happening WHERE status = 'CLOSED'
-    UNION ALL
-    {_told("event", "happening", "CAST(public_id AS text)", "external_ref")}
-"""
 
-_ON_RESERVATION = sql(__file__, "on_reservation", to_reservations=_TO_RESERVATIONS)
+_ON_RESERVATIONS = sql(
+    __file__,
+    "on_reservations",
+    expiries=_events_of("reservation", "reservation_asked", "public_ref", "public_ref"),
+    cancellations=_events_of("cancellation", "reservation_asked", "public_ref", "public_ref"),
+    change_of_reminder=derived_event_id(CHANGE_KEY),
+    captures=_events_of("capture", sql(__file__, "captures"), "external_ref", "public_ref"),
+)
 
-_ON_EVENT = sql(__file__, "on_event", to_events=_TO_EVENTS, to_reservations=_TO_RESERVATIONS)
+_ON_EVENTS = sql(__file__, "on_events", closings=_events_of("event", "event_asked", "public_id::text", "external_ref"))
 
-_ON_ORGANIZATION = sql(__file__, "on_organization", to_events=_TO_EVENTS)
+_ON_RESERVATION = sql(__file__, "on_reservation", on_reservations=_ON_RESERVATIONS)
+
+_ON_EVENT = sql(__file__, "on_event", on_events=_ON_EVENTS, on_reservations=_ON_RESERVATIONS)
+
+_ON_ORGANIZATION = sql(__file__, "on_organization", on_events=_ON_EVENTS)
 
 _POSTED = """
     SELECT entry.*, exponent

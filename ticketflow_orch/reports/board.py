@@ -1,4 +1,4 @@
-"""The months, and how far each of them is: settled, closed, paid, stated; what came late, who is parked, what is next.
+"""The months, and how far each is: settled, closed, paid, issued; what came late, who is parked, what is next.
 
 Reading it costs next to nothing, whatever ledger, balances and payouts hold: totals are kept by month, and of payouts
 only those that wait for something are counted, by their index.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
+from enum import StrEnum
 from hashlib import sha256
 from typing import Any
 
@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
+from ticketflow_orch.payouts.events import EVENT_TYPE
 from ticketflow_orch.payouts.paid_from import first_paid_month
-from ticketflow_orch.payouts.request import EVENT_TYPE
 from ticketflow_orch.settlement.anomalies import noted
 from ticketflow_orch.settlement.due import due_months
 from ticketflow_orch.settlement.queries import MonthTotal, late_organizations, month_totals
@@ -27,12 +27,12 @@ from ticketflow_orch.settlement.queries import MonthTotal, late_organizations, m
 MONTHS_SHOWN = 36
 
 
-class Stage(Enum):
+class Stage(StrEnum):
     """How far one step of a month is; NONE where the month never has that step."""
 
     NONE = "none"
     NOT_YET = "not yet"
-    UNDER_WAY = "under way"
+    IN_PROGRESS = "in progress"
     ATTENTION = "needs a person"
     DONE = "done"
 
@@ -49,7 +49,7 @@ class WaitingPayouts:
 
 @dataclass(frozen=True, slots=True)
 class BoardMonth:
-    """One month: its `state` (OPEN, SETTLED, CLOSING, CLOSED) and the steps that people ask for.
+    """One month: its `state` (OPEN, SETTLED, CLOSING, CLOSED) and the steps that people ask for; `issued`: statements.
 
     `totals`: what was posted in it, by currency. `late`: adjustments about it, wherever they were posted; `waiting`:
     organizations with late money about it that is not posted yet. `parked`: organizations that are parked in it now.
@@ -66,7 +66,7 @@ class BoardMonth:
     settled: Stage
     closed: Stage
     paid: Stage
-    stated: Stage
+    issued: Stage
     next_step: str
     waiting: int = 0
     failed: str | None = None
@@ -74,7 +74,7 @@ class BoardMonth:
     @property
     def needs_a_person(self) -> bool:
         """Whether something in it is red, those who are parked aside: they may be so in many months."""
-        return Stage.ATTENTION in {self.settled, self.closed, self.paid, self.stated}
+        return Stage.ATTENTION in {self.settled, self.closed, self.paid, self.issued}
 
     @property
     def organizations(self) -> int:
@@ -145,9 +145,9 @@ def _board_month(
         parked=row.parked,
         payouts=payouts,
         settled=_settled(row),
-        closed={"CLOSING": Stage.UNDER_WAY, "CLOSED": Stage.DONE}.get(row.state, Stage.NOT_YET),
+        closed={"CLOSING": Stage.IN_PROGRESS, "CLOSED": Stage.DONE}.get(row.state, Stage.NOT_YET),
         paid=_paid(row, payouts, pays=pays),
-        stated=Stage.DONE if row.stated else Stage.NOT_YET,
+        issued=Stage.DONE if row.issued else Stage.NOT_YET,
         next_step=_next_when_closed(row, payouts, pays=pays) if closed else _next_to_close(row, turn),
         waiting=waiting,
         failed=row.failed,
@@ -156,7 +156,7 @@ def _board_month(
 
 def _settled(row: Row[Any]) -> Stage:
     if row.settling is not None:
-        return Stage.UNDER_WAY
+        return Stage.IN_PROGRESS
     if row.failed is not None:
         return Stage.ATTENTION
     return Stage.NOT_YET if row.state == "OPEN" else Stage.DONE
@@ -168,7 +168,7 @@ def _paid(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> Stage:
     if not pays and not row.paid:
         return Stage.NONE
     if payouts.requested:
-        return Stage.UNDER_WAY
+        return Stage.IN_PROGRESS
     return Stage.DONE if row.paid else Stage.NOT_YET
 
 
@@ -193,7 +193,7 @@ def _next_when_closed(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> 
         (payouts.held, f"release {counted(payouts.held, 'payout')} held"),
         (pays and not row.paid, "request its payouts"),
         (payouts.requested, f"resume payouts for {unanswered}" if row.paused else f"wait for {unanswered}"),
-        (not row.stated, "write its statements"),
+        (not row.issued, "write its statements"),
         (payouts.came_back, f"take back {counted(payouts.came_back, 'payout')}"),
     )
     return next((step for holds, step in steps if holds), "")

@@ -1,6 +1,7 @@
 -- name: board
+-- A row for each month shown. Of payouts only those that wait are read, by payout_waiting_idx and payout_to_return_idx.
 -- A currency or an organization that a later month's pass finds first in an earlier one is late there, whatever its
--- entry is called. Who is parked by hand is so in every month not closed from then on.
+-- entry is called. An organization that is parked by hand is parked in every month not closed from then on.
 WITH waiting AS (
     SELECT month, count(*) FILTER (WHERE state = 'HELD') AS held,
         count(*) FILTER (WHERE state = 'REQUESTED') AS requested,
@@ -14,7 +15,7 @@ WITH waiting AS (
     GROUP BY month
 ), adjusted AS (
     SELECT origin_month AS month,
-        CAST(sum(rows_adjusted + CASE WHEN origin_month < month THEN rows_new ELSE 0 END) AS bigint) AS late
+        sum(rows_adjusted + CASE WHEN origin_month < month THEN rows_new ELSE 0 END)::bigint AS late
     FROM settlement_chunk
     WHERE month >= %(first)s::date
     GROUP BY origin_month
@@ -23,7 +24,7 @@ WITH waiting AS (
     WHERE resolved_at IS NULL AND error IS NOT NULL
     GROUP BY month
 )
-SELECT shown.month, coalesce(state, 'OPEN') AS state, paid_at IS NOT NULL AS paid, stated_at IS NOT NULL AS stated,
+SELECT shown.month, coalesce(state, 'OPEN') AS state, paid_at IS NOT NULL AS paid, stated_at IS NOT NULL AS issued,
     coalesce(held, 0) AS held, coalesce(requested, 0) AS requested, coalesce(in_doubt, 0) AS in_doubt,
     coalesce(came_back, 0) AS came_back, coalesce(late, 0) AS late,
     coalesce(parked, 0) + CASE WHEN state = 'CLOSED' THEN 0 ELSE (

@@ -1,17 +1,22 @@
-"""Why an organization's month came to what it came to: lines by rate, movements, what was posted, what is owed."""
+"""Why an organization's month came to what it came to: lines by rate, movements, what was posted, what is owed.
+
+How it is shown, as columns of tables, is in `explanation_columns`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from ticketflow_orch.closing.history import pays_from
 from ticketflow_orch.db.installation import business_timezone
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.formatting.columns import BALANCE_AMOUNTS
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.periods.state import before_the_books
 from ticketflow_orch.periods.windows import month_windows
@@ -146,9 +151,6 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
     state = connection.exec_driver_sql(_STATE, key).one()
     within = {"organization_id": organization.id, "starts_at": window.starts_at, "ends_at": window.ends_at}
-    lines = connection.exec_driver_sql(_LINES, within)
-    movements = connection.exec_driver_sql(_MOVEMENTS, key | within)
-    entries = connection.exec_driver_sql(_ENTRIES, key)
     return Explanation(
         external_ref=external_ref,
         name=organization.name,
@@ -158,15 +160,24 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
         state=state.state or "OPEN",
         cutoff=state.cutoff,
         parked=state.parked,
-        lines=tuple(Line(*row[:4], *map(int, row[4:])) for row in lines),
-        movements=tuple(Movement(*row) for row in movements),
-        entries=tuple(Entry(Month.of_day(row.month), *row[1:]) for row in entries),
-        balances=tuple(Balance(*row) for row in connection.exec_driver_sql(_BALANCES, key)),
+        lines=tuple(map(_line, connection.exec_driver_sql(_LINES, within))),
+        movements=tuple(Movement(**row._mapping) for row in connection.exec_driver_sql(_MOVEMENTS, key | within)),
+        entries=tuple(map(_entry, connection.exec_driver_sql(_ENTRIES, key))),
+        balances=tuple(Balance(**row._mapping) for row in connection.exec_driver_sql(_BALANCES, key)),
         payouts_from=Month.of_day(organization.payouts_from) if organization.payouts_from else None,
         anomalies=tuple(_anomalies(connection, organization.id, window)),
         before_the_books=before_the_books(connection, month),
         business_timezone=business_timezone(connection),
     )
+
+
+def _line(row: Row[Any]) -> Line:
+    # They are numeric, whatever they hold.
+    return Line(**(dict(row._mapping) | {name: int(getattr(row, name)) for name in AMOUNTS[:-1]}))
+
+
+def _entry(row: Row[Any]) -> Entry:
+    return Entry(**(dict(row._mapping) | {"month": Month.of_day(row.month)}))
 
 
 def _anomalies(connection: Connection, organization: int, window: Window) -> Iterator[Anomaly]:
@@ -181,52 +192,27 @@ def last_settled(connection: Connection) -> Month:
     """The last month that is settled, closed or not: the one that people ask about first.
 
     Raises:
-        InvalidInput: there is none.
+        PreconditionFailed: there is none.
     """
     day = connection.exec_driver_sql("SELECT max(month) FROM settlement_period WHERE state <> 'OPEN'").scalar_one()
     if day is None:
-        raise InvalidInput("No month is settled yet; name the one to explain, such as 2026-03.")
+        raise PreconditionFailed("No month is settled yet; name the one to explain, such as 2026-03.")
     return Month.of_day(day)
 
 
 _ORGANIZATION = sql(__file__, "organization", pays_from=pays_from())
 
-_STATE = """
-    SELECT (SELECT state FROM settlement_period WHERE month = %(month)s) AS state,
-        (SELECT cutoff_at FROM settlement_pass
-            WHERE state = 'DONE' AND (month = %(month)s OR closed_through >= %(month)s)
-            ORDER BY cutoff DESC LIMIT 1) AS cutoff,
-        (SELECT string_agg(coalesce(error, reason), '; ') FROM parked_organization
-            WHERE organization_id = %(organization_id)s AND resolved_at IS NULL
-                AND (month = %(month)s OR (month < %(month)s AND reason IS NOT NULL))) AS parked
-"""
+_STATE = sql(__file__, "state")
 
 # An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
 _LINE, _ROUNDED_LINE = (
     of.replace("AS bigint)", "AS numeric)").replace("::bigint", "::numeric") for of in (LINE, ROUNDED_LINE)
 )
 
-_LINES = sql(__file__, "lines", line=_LINE, rounded_line=_ROUNDED_LINE, join_amounts_1=", ".join(AMOUNTS[:-1]))
+_LINES = sql(__file__, "lines", line=_LINE, rounded_line=_ROUNDED_LINE, amounts=", ".join(AMOUNTS[:-1]))
 
-_MOVEMENTS = """
-    SELECT movement.external_ref, movement.kind, movement.is_void, target.external_ref AS reverses, movement.currency,
-        exponent, movement.amount, movement.commission_rate_bps, movement.occurred_at,
-        NOT settlement_has_read(movement.id, movement.organization_id, %(month)s::date) AS late
-    FROM money_movement AS movement
-    JOIN currency ON code = movement.currency
-    LEFT JOIN money_movement AS target ON target.id = movement.reverses_id
-    WHERE movement.organization_id = %(organization_id)s
-        AND movement.occurred_at >= %(starts_at)s AND movement.occurred_at < %(ends_at)s
-    ORDER BY movement.occurred_at, movement.id
-"""
+_MOVEMENTS = sql(__file__, "movements")
 
-_ENTRIES = sql(__file__, "entries", join_amounts=", ".join(AMOUNTS))
+_ENTRIES = sql(__file__, "entries", amounts=", ".join(AMOUNTS))
 
-_BALANCES = """
-    SELECT balance.currency, exponent, opening, net, returned, settled_elsewhere, due, payable, closing, payout.state
-    FROM organization_balance AS balance
-    JOIN currency ON code = balance.currency
-    LEFT JOIN payout USING (organization_id, currency, month)
-    WHERE balance.organization_id = %(organization_id)s AND balance.month = %(month)s
-    ORDER BY balance.currency
-"""
+_BALANCES = sql(__file__, "balances", amounts=", ".join(BALANCE_AMOUNTS))

@@ -1,223 +1,27 @@
 """Statements of closed months: what an organization is owed and why, written once to the cent, and mailed once.
 
-`content` is what a statement holds and when it adds up, `reading` gets it from the database, `page` and `tables` are
-its forms, `place` is where files are put, `writing` makes those of a month, `mailing` queues the mails.
-
-What writes is imported where it writes: every run loads this package, and few need what pages and tables are made with.
+`publish` issues those of a month, `model` is what a statement holds and when it adds up, `queries` reads it from the
+database, `drafts` are statements as they were read, `html` and `tables` are their forms, `columns` those of the tables,
+`writing` makes the files of a month, `storage` is where files are put, `mail_queue` queues the mails, `checks` asks
+whether what was issued is still there and right. The mails themselves are rendered in `mail`, not here.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from tempfile import TemporaryFile
-from typing import TYPE_CHECKING
+from ticketflow_orch.statements.model import StatementsLeftOutError
+from ticketflow_orch.statements.publish import (
+    StatementOptions,
+    StatementsResult,
+    issue_statements,
+    statements_place,
+    write_statement,
+)
 
-from sqlalchemy import Connection, Engine
-
-from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.db.errors import is_one_row_s
-from ticketflow_orch.errors import InvalidInput
-from ticketflow_orch.formatting.counts import counted
-from ticketflow_orch.jobs import bad_rows
-from ticketflow_orch.jobs.batches import NAMED, named
-from ticketflow_orch.months import Month
-from ticketflow_orch.periods.state import before_the_books, period_state
-from ticketflow_orch.settings import Settings
-from ticketflow_orch.statements.mail_queue import queue_mails
-from ticketflow_orch.statements.model import LeftOut, StatementsLeftOutError
-from ticketflow_orch.statements.storage import Place
-
-if TYPE_CHECKING:
-    from ticketflow_orch.statements.drafts import Draft
-    from ticketflow_orch.statements.writing import CurrencyTotal
-
-__all__ = ["StatementOptions", "StatementsLeftOutError", "StatementsResult", "state_month", "write_statement"]
-
-
-# Under this name statements that are left out are told.
-_JOB = "settlement_statements"
-
-
-@dataclass(frozen=True, slots=True)
-class StatementOptions:
-    """Where statements are put, how they read where an organization has no locale, and from when on they are mailed.
-
-    `mail_from` as in the installation: statements of months that ended before are history; None mails nobody.
-    """
-
-    place: Place
-    default_locale: str = "en"
-    mail_from: datetime | None = None
-    # Of so many organizations statements are in memory at a time, each with the movements that its page shows.
-    chunk_size: int = 100
-
-    @classmethod
-    def configured(cls, settings: Settings) -> StatementOptions:
-        """The options that `settings` make.
-
-        Raises:
-            InvalidInput: the place of statements cannot be written to.
-        """
-        return cls(statements_place(settings), settings.mail_locale, settings.mail_from)
-
-
-@dataclass(frozen=True, slots=True)
-class StatementsResult:
-    """What stating a month did. `totals` by currency; `size` in bytes; `mails` are those newly queued.
-
-    `mails_off`: no setting says from when on statements are mailed, so none are.
-    """
-
-    month: Month
-    statements: int
-    files: int
-    size: int
-    totals: Mapping[str, CurrencyTotal]
-    folder: str
-    csv: str
-    parquet: str
-    mails: int
-    mails_off: bool
-    seconds: float
-
-
-def statements_place(settings: Settings) -> Place:
-    """Where `settings` want statements to be put.
-
-    Raises:
-        InvalidInput: nothing that is installed can write there.
-    """
-    return Place.at(settings.statements_place or settings.home / "statements")
-
-
-def state_month(
-    engine: Engine,
-    month: Month,
-    options: StatementOptions,
-    *,
-    now: datetime,
-    progress: Callable[[int], None] = lambda _: None,
-) -> StatementsResult:
-    """Write all statements of a CLOSED month, queue their mails, and note that it is stated; may be repeated.
-
-    A repeat writes the same bytes and mails nobody again. A statement that cannot be made stops only itself: it is told
-    once and tried again by the next run, and until then the month is not stated. `now` is the business time (aware) of
-    the events; `progress` is told how many statements are written.
-
-    Raises:
-        InvalidInput: the month is not closed; nothing is written.
-        StatementsLeftOutError: statements could not be made, or not mailed; all others are written and mailed.
-    """
-    from ticketflow_orch.statements.writing import CSV, PARQUET, write_month
-
-    started = time.monotonic()
-    with engine.connect() as connection:
-        _require_closed(connection, month)
-    written = write_month(
-        engine, month, options.place, default_locale=options.default_locale, chunk_size=options.chunk_size,
-        progress=progress,
-    )  # fmt: skip
-    mails = queue_mails(
-        engine, month, now=now, mail_from=options.mail_from, chunk_size=options.chunk_size, left_out=written.left_out
-    )
-    bad = [one.row(month) for one in (*written.left_out, *mails.left_out)]
-    with transaction(engine) as connection:
-        if not bad:
-            connection.exec_driver_sql(_STATED, {"month": month.first_day})
-        for row in bad[:NAMED]:
-            bad_rows.note(connection, _JOB, row, now)
-        bad_rows.end_others(connection, _JOB, bad, scope=f"{month} ")
-    if bad:
-        raise StatementsLeftOutError(
-            f"{month} is not stated: {counted(written.statements, 'statement')} written, {len(bad):,} left out; "
-            f"correct what is wrong, then materialize {_JOB} for {month} again. {named(bad)}"
-        )
-    return StatementsResult(
-        month=month,
-        statements=written.statements,
-        files=written.files,
-        size=written.size,
-        totals=dict(sorted(written.totals.items())),
-        folder=options.place.address(str(month)),
-        csv=options.place.address(str(month), CSV),
-        parquet=options.place.address(str(month), PARQUET),
-        mails=mails.new,
-        mails_off=options.mail_from is None,
-        seconds=time.monotonic() - started,
-    )
-
-
-def write_statement(
-    engine: Engine, external_ref: str, month: Month, options: StatementOptions, currency: str | None = None
-) -> Sequence[str]:
-    """Write the statements of one organization again, or that of one `currency`; returns where they are.
-
-    Raises:
-        InvalidInput: there is no such organization, its month is not closed, or it has no statement for it.
-        StatementsLeftOutError: a statement cannot be made; the others are written.
-    """
-    from ticketflow_orch.statements.drafts import drafts, page_of
-    from ticketflow_orch.statements.writing import PageWriter, page_parts
-
-    found: list[Draft | LeftOut] = []
-    with TemporaryFile() as spool:
-        organization = _organization(engine, external_ref, month)
-        try:
-            with transaction(engine) as connection, drafts(connection, month, [organization], spool) as drawn:
-                found.extend(drawn)
-        except Exception as error:
-            if not is_one_row_s(error):
-                raise
-            found = [LeftOut.altogether(error, organization, external_ref, month)]
-        pages = PageWriter(options.place)
-        written, left_out = [], []
-        for draft in found:
-            made = page_of(draft, options.default_locale)
-            if isinstance(made, LeftOut):
-                if currency is None or made.currency in {"", currency}:
-                    left_out.append(made)
-            elif currency in {None, made.statement.currency}:
-                pages.write(made, spool)
-                written.append(options.place.address(*page_parts(made.statement)))
-    if left_out:
-        raise StatementsLeftOutError(named([one.row(month) for one in left_out]))
-    if not written:
-        raise InvalidInput(
-            f"{external_ref} has no statement of {month}{f' in {currency}' if currency else ''}; "
-            "there is one for each currency in which it was active, sold or carried an amount and was not parked."
-        )
-    return written
-
-
-def _organization(engine: Engine, external_ref: str, month: Month) -> int:
-    """The id of the organization whose statements of `month` are wanted.
-
-    Raises:
-        InvalidInput: there is no such organization, or its month is not closed.
-    """
-    with engine.connect() as connection:
-        _require_closed(connection, month)
-        found: int | None = connection.exec_driver_sql(
-            "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
-        ).scalar_one_or_none()
-    if found is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
-    return found
-
-
-def _require_closed(connection: Connection, month: Month) -> None:
-    state = period_state(connection, month)
-    if state != "CLOSED":
-        why_not = before_the_books(connection, month)
-        if why_not is not None:
-            raise InvalidInput(why_not)
-        raise InvalidInput(f"{month} is {state}, and statements are of closed months; close its books first.")
-
-
-_STATED = """
-    UPDATE settlement_period SET stated_at = clock_timestamp()
-    WHERE month = %(month)s AND state = 'CLOSED' AND stated_at IS NULL
-"""
+__all__ = [
+    "StatementOptions",
+    "StatementsLeftOutError",
+    "StatementsResult",
+    "issue_statements",
+    "statements_place",
+    "write_statement",
+]

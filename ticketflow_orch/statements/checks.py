@@ -1,4 +1,7 @@
-"""Whether the statements of a month, as they lie in their place, are what the ledger and the balances say."""
+"""Whether the statements of a month, as they lie in their place, are what the ledger and the balances say.
+
+Which months wait for their statements is asked here, too. Read-only.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,13 @@ _AMOUNTS = ("net", "due", "payable", "closing")
 _EVERYBODY = "all"
 
 
-def stated_months(connection: Connection) -> tuple[Month, ...]:
+def issued_months(connection: Connection) -> tuple[Month, ...]:
     """The closed months whose statements have been written, in order."""
     days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE stated_at IS NOT NULL ORDER BY month")
     return tuple(Month.of_day(day) for day in days.scalars())
 
 
-def months_to_state(connection: Connection) -> tuple[Month, ...]:
+def months_to_issue(connection: Connection) -> tuple[Month, ...]:
     """The closed months whose statements have not been written yet, in order."""
     days = connection.exec_driver_sql(
         "SELECT month FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month"
@@ -31,10 +34,10 @@ def months_to_state(connection: Connection) -> tuple[Month, ...]:
 
 
 def judged_statements(connection: Connection, place: Place) -> Iterator[Finding]:
-    """What is wrong with the statements of each month that has any: the stated ones, then those that lack some."""
-    for month in stated_months(connection):
+    """What is wrong with the statements of each month that has any: the issued ones, then those that lack some."""
+    for month in issued_months(connection):
         yield statements_that_do_not_add_up(connection, month, place)
-    for month in months_to_state(connection):
+    for month in months_to_issue(connection):
         yield statements_left_out(connection, month, place)
 
 
@@ -51,15 +54,15 @@ def statements_left_out(connection: Connection, month: Month, place: Place) -> F
     with file:
         # Both are in one order, whatever it is called.
         try:
-            stated = keys_in(file)
-            ahead = next(stated, None)
+            written = keys_in(file)
+            ahead = next(written, None)
         except ValueError as error:
             return _unusable(month, place, f"cannot be read ({error})")
         for row in connection.exec_driver_sql(
             _BALANCES, {"month": month.first_day}, execution_options={"yield_per": 10_000}
         ):
             if ahead == (row.external_ref, row.currency):
-                ahead = next(stated, None)
+                ahead = next(written, None)
                 continue
             count += 1
             if count <= EXAMPLES:
@@ -69,13 +72,13 @@ def statements_left_out(connection: Connection, month: Month, place: Place) -> F
 
 
 def statements_that_do_not_add_up(connection: Connection, month: Month, place: Place) -> Finding:
-    """The currencies in which statements, ledger and balances of a stated month come to different sums."""
+    """The currencies in which statements, ledger and balances of a month come to different sums."""
     from ticketflow_orch.statements.tables import totals_in
     from ticketflow_orch.statements.writing import PARQUET
 
     try:
         with place.reading(str(month), PARQUET) as file:
-            stated = totals_in(file)
+            totals = totals_in(file, _AMOUNTS)
     except FileNotFoundError:
         return _unusable(month, place, "is missing")
     except ValueError as error:
@@ -83,7 +86,7 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
     breaches = []
     nothing = dict.fromkeys(_AMOUNTS, Decimal(0))
     for row in connection.exec_driver_sql(_BOOKS, {"month": month.first_day, "previous": month.previous().first_day}):
-        written = stated.pop(row.currency, nothing)
+        written = totals.pop(row.currency, nothing)
         balances = {name: Decimal(getattr(row, name)).scaleb(-row.exponent) for name in _AMOUNTS}
         ledger = Decimal(row.posted).scaleb(-row.exponent)
         differing = [
@@ -95,7 +98,7 @@ def statements_that_do_not_add_up(connection: Connection, month: Month, place: P
             differing.append(f"net in balances {balances['net']}, in the ledger {ledger}")
         if differing:
             breaches.append(Breach(_EVERYBODY, row.currency, "; ".join(differing)))
-    breaches += [Breach(_EVERYBODY, currency, "has statements and no balances") for currency in sorted(stated)]
+    breaches += [Breach(_EVERYBODY, currency, "has statements and no balances") for currency in sorted(totals)]
     return Finding(month, len(breaches), tuple(breaches))
 
 

@@ -1,6 +1,7 @@
 -- name: books
--- A balance takes in what was posted since the one before. Most have one in the month before; what was posted in the
--- month itself is added up for all at once, and only for the others their earlier months are looked up.
+-- The sums of a month's balances by currency, and of the ledger behind them. A balance takes in what was posted since
+-- the one before. Most have one in the month before; what was posted in the month itself is added up for all at once,
+-- and only for the others their earlier months are looked up.
 WITH balance AS MATERIALIZED (
     SELECT organization_id, currency, previous_month::date AS previous_month, net, due, payable, closing
     FROM organization_balance WHERE month = %(month)s::date

@@ -1,4 +1,7 @@
-"""Who is mailed a statement: the row that makes it once, and the outbox event, in one statement a chunk."""
+"""Who is mailed a statement: the row that makes it once, and the outbox event, in one SQL statement a chunk.
+
+What the mail says is in `mail.statements`.
+"""
 
 from __future__ import annotations
 
@@ -66,9 +69,10 @@ def queue_mails(
     return MailsQueued(queued, tuple(refused))
 
 
+# The key of the mail of a row of `{}`, which has a currency, and of `organization`.
 _KEY = "'StatementReady:' || external_ref || ':' || {}.currency || ':' || %(key)s::text"
 
-_QUEUE_EVENTS = appending(
+_EVENTS = appending(
     "StatementReady",
     "mailed JOIN organization ON organization.id = organization_id ORDER BY organization_id, mailed.currency",
     aggregate_type="statement",
@@ -80,9 +84,4 @@ _QUEUE_EVENTS = appending(
     event_id="outbox_event_id",
 )
 
-_QUEUE = sql(
-    __file__,
-    "queue",
-    derived_event_id_key_format_balance=derived_event_id(_KEY.format("balance")),
-    queue_events=_QUEUE_EVENTS,
-)
+_QUEUE = sql(__file__, "queue", event_id=derived_event_id(_KEY.format("balance")), events=_EVENTS)

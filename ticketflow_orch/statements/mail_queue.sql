@@ -1,8 +1,9 @@
 -- name: queue
+-- A mail for each statement of a chunk of organizations whose contact is known and whose month is not history, once by
+-- statement_mail_pkey, and its event.
 WITH mailed AS (
     INSERT INTO statement_mail (organization_id, currency, month, outbox_event_id)
-    SELECT organization_id, balance.currency, balance.month,
-        {derived_event_id_key_format_balance}
+    SELECT organization_id, balance.currency, balance.month, {event_id}
     FROM organization_balance AS balance
     JOIN organization ON organization.id = organization_id AND contact_email <> ''
     JOIN settlement_window ON settlement_window.month = balance.month
@@ -16,4 +17,4 @@ WITH mailed AS (
     ON CONFLICT (organization_id, currency, month) DO NOTHING
     RETURNING organization_id, currency, outbox_event_id
 )
-{queue_events};
+{events};

@@ -49,14 +49,14 @@ class Amounts:
 def total(parts: Iterable[Amounts]) -> Amounts:
     """The sum of `parts`, amount by amount."""
     added = list(parts)
-    return Amounts(*(sum(getattr(part, column.name) for part in added) for column in fields(Amounts)))
+    return Amounts(**{one.name: sum(getattr(part, one.name) for part in added) for one in fields(Amounts)})
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
     """The movements about the month `origin` at one rate (basis points); commission and tax are rounded once, here.
 
-    Of a month that was stated before, a line is what has changed since.
+    Of a month whose statement was issued before, a line is what has changed since.
     """
 
     origin: Month
@@ -140,7 +140,7 @@ class Statement:
 
     @property
     def key(self) -> tuple[int, str]:
-        """What tells it from the other statements of the month."""
+        """What distinguishes it from the other statements of the month."""
         return self.party.id, self.currency
 
     @property
@@ -158,7 +158,7 @@ class Statement:
 
     @property
     def caught_up(self) -> tuple[Month, ...]:
-        """The months before its own that it covers too, since they have not been stated before."""
+        """The months before its own that it covers too, since no earlier statement does."""
         return tuple(o.month for o in self.origins if self._covers(o.month) and o.month < self.month)
 
     @property
@@ -168,7 +168,7 @@ class Statement:
 
     @property
     def adjustments(self) -> Amounts:
-        """What was posted in these months about months that had been stated before."""
+        """What was posted in these months about months that earlier statements cover."""
         return total(origin.amounts for origin in self.origins if not self._covers(origin.month))
 
     @property
@@ -178,7 +178,7 @@ class Statement:
 
     @property
     def adjusted_lines(self) -> tuple[Line, ...]:
-        """The changes in months that had been stated before."""
+        """The changes in months that earlier statements cover."""
         return tuple(line for line in self.lines if not self._covers(line.origin))
 
     def _covers(self, origin: Month) -> bool:
@@ -195,7 +195,7 @@ class LeftOut:
     why: str
 
     def row(self, month: Month) -> BadRow:
-        """What is told and named of it."""
+        """What is alerted and named of it."""
         return BadRow(f"{month} {self.organization} {self.currency}".rstrip(), self.why)
 
     @classmethod

@@ -1,7 +1,7 @@
 """What the database knows of a month's statements, read for a chunk of organizations at a time.
 
 Lines come from recomputing movements up to the cutoffs of the passes that posted them, so that they add up to the
-ledger: of a month that was stated before, up to the cutoff now minus up to the cutoff then.
+ledger: of a month whose statement was issued before, up to the cutoff now minus up to the cutoff then.
 """
 
 from __future__ import annotations
@@ -90,7 +90,16 @@ def read_movements(
         _MOVEMENTS, parameters, execution_options={"yield_per": _MOVEMENTS_A_FETCH}
     ) as rows:
         for row in rows:
-            yield _key(row), Movement(*row[2:])
+            movement = Movement(
+                external_ref=row.external_ref,
+                kind=row.kind,
+                is_void=row.is_void,
+                reverses=row.reverses,
+                amount=row.amount,
+                reason=row.reason,
+                occurred_at=row.occurred_at,
+            )
+            yield _key(row), movement
 
 
 def each_with_its_own(
@@ -116,7 +125,7 @@ def _key(row: Row[tuple[object, ...]]) -> Key:
 
 
 def _amounts(row: Row[tuple[object, ...]]) -> Amounts:
-    return Amounts(*(int(getattr(row, name)) for name in _POSTED))
+    return Amounts(**{name: int(getattr(row, name)) for name in _POSTED})
 
 
 # As in posting: through the BRIN index of a month all of it would be read once a chunk.
@@ -130,59 +139,13 @@ _NEXT = """
 
 _BALANCES = sql(__file__, "balances")
 
-# What was posted since the balance before, by the month that it is about.
-_COVERED = f"""
-    covered AS MATERIALIZED (
-        SELECT balance.organization_id, balance.currency, previous_month, origin_month,
-            {", ".join(f"sum({name}) AS {name}" for name in _POSTED)}
-        FROM organization_balance AS balance
-        JOIN settlement_period AS period ON period.month <= %(month)s::date
-            AND period.month > coalesce(previous_month::date, CAST('-infinity' AS date))
-        JOIN ledger_entry AS entry ON entry.month = period.month AND entry.organization_id = balance.organization_id
-            AND entry.currency = balance.currency
-        WHERE balance.month = %(month)s::date
-            AND balance.organization_id = ANY (%(organizations)s::bigint[])
-        GROUP BY balance.organization_id, balance.currency, previous_month, origin_month
-    )
-"""
+_COVERED = sql(__file__, "covered", sums=", ".join(f"sum({name}) AS {name}" for name in _POSTED))
 
 _ORIGINS = sql(__file__, "origins", covered=_COVERED)
 
-# `posted_to`: what was recorded before it was posted by the end of this month; `posted_from`: by the balance before.
-# They are the cutoffs of the last passes that did the organization's chunk, whatever became of the passes; of a pass
-# from when cutoffs were instants its instant decides too, since ids do not say what it had read. What came
-# late and came to nothing, such as a sale and its void, has no entry, and is behind the statement all the same.
-_SPANS = f"""
-    {_COVERED}, read_late AS (
-        SELECT balance.organization_id, balance.currency, previous_month, chunk.origin_month
-        FROM organization_balance AS balance
-        JOIN settlement_chunk AS chunk ON chunk.origin_month < chunk.month AND chunk.state = 'DONE'
-            AND chunk.month <= %(month)s::date
-            AND chunk.month > coalesce(previous_month::date, CAST('-infinity' AS date))
-            AND balance.organization_id BETWEEN low_id AND coalesce(high_id, balance.organization_id)
-        WHERE balance.month = %(month)s::date
-            AND balance.organization_id = ANY (%(organizations)s::bigint[])
-    ), behind AS (
-        SELECT organization_id, currency, previous_month, origin_month FROM covered
-        UNION
-        SELECT * FROM read_late
-    ), span AS MATERIALIZED (
-        SELECT covered.organization_id, covered.currency, covered.origin_month, starts_at, ends_at,
-            max(cutoff) AS posted_to, max(coalesce(recorded_before, 'infinity')) AS recorded_to,
-            max(cutoff) FILTER (WHERE chunk.month <= previous_month::date) AS posted_from,
-            max(coalesce(recorded_before, 'infinity')) FILTER (WHERE chunk.month <= previous_month::date)
-                AS recorded_from
-        FROM behind AS covered
-        JOIN organization ON organization.id = covered.organization_id
-        JOIN settlement_window ON settlement_window.month = covered.origin_month
-            AND settlement_window.timezone = organization.timezone
-        JOIN settlement_chunk AS chunk ON chunk.origin_month = covered.origin_month AND chunk.state = 'DONE'
-            AND chunk.month <= %(month)s::date AND chunk.low_id <= covered.organization_id
-            AND (chunk.high_id IS NULL OR chunk.high_id >= covered.organization_id)
-        JOIN settlement_pass ON settlement_pass.month = chunk.month AND settlement_pass.pass = chunk.pass
-        GROUP BY covered.organization_id, covered.currency, covered.origin_month, starts_at, ends_at
-    )
-"""
+# Cutoffs are those of the last passes that did the organization's chunk, whatever became of the passes. Of a pass from
+# when cutoffs were instants its instant decides too, since ids do not say what it had read.
+_SPANS = sql(__file__, "spans", covered=_COVERED)
 
 _LINES = sql(
     __file__,
@@ -190,18 +153,10 @@ _LINES = sql(
     spans=_SPANS,
     line=LINE,
     rounded_line=ROUNDED_LINE,
-    join_f_sum_sign_name_as_name_for_name_in__posted=", ".join(f"sum(sign * {name}) AS {name}" for name in _POSTED),
-    join_f_sum_sign_name_0_for_name_in__posted=" OR ".join(f"sum(sign * {name}) <> 0" for name in _POSTED),
+    changes=", ".join(f"sum(sign * {name}) AS {name}" for name in _POSTED),
+    any_change=" OR ".join(f"sum(sign * {name}) <> 0" for name in _POSTED),
 )
 
-_RETURNS = """
-    SELECT balance.organization_id, balance.currency, payout.month, amount, reason
-    FROM organization_balance AS balance
-    JOIN payout ON payout.organization_id = balance.organization_id AND payout.currency = balance.currency
-        AND returned_month <= %(month)s::date
-        AND returned_month > coalesce(previous_month::date, CAST('-infinity' AS date))
-    WHERE balance.month = %(month)s::date AND balance.organization_id = ANY (%(organizations)s::bigint[])
-    ORDER BY balance.organization_id, balance.currency, payout.month
-"""
+_RETURNS = sql(__file__, "returns")
 
 _MOVEMENTS = sql(__file__, "movements", spans=_SPANS)

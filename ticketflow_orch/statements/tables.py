@@ -1,6 +1,6 @@
 """A month's statements as tables: one CSV and one Parquet file with a row per organization and currency.
 
-Both have the same columns in the same order, for ever: new ones come last. Amounts are exact decimals in major units,
+Both have the same columns in the same order; `columns` says which. Amounts are exact decimals in major units,
 with a dot; instants are UTC. In the CSV amounts have as many decimals as their currency; in the Parquet file, where a
 column has one type, four. Text that a spreadsheet would take for a formula is defused in the CSV with an apostrophe.
 """
@@ -8,7 +8,7 @@ column has one type, four. Text that a spreadsheet would take for a formula is d
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from decimal import Decimal
@@ -19,27 +19,14 @@ import pyarrow.parquet as pq
 
 from ticketflow_orch.formatting.csv_files import Writer, exact
 from ticketflow_orch.months import zone
+from ticketflow_orch.statements.columns import AMOUNT, COLUMNS, StatementColumn, values
 from ticketflow_orch.statements.model import Movement, Statement
 
-_AMOUNT = pa.decimal128(38, 4)
-_INSTANT = pa.timestamp("us", tz="UTC")
-_AMOUNTS = (
-    "opening", "captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "adjustments", "net",
-    "returned", "due", "payable", "closing", "settled_elsewhere",
-)  # fmt: skip
-SCHEMA = pa.schema(
-    [
-        pa.field("month", pa.date32(), nullable=False),
-        pa.field("organization", pa.string(), nullable=False),
-        pa.field("name", pa.string(), nullable=False),
-        pa.field("timezone", pa.string(), nullable=False),
-        pa.field("covers_from", _INSTANT, nullable=False),
-        pa.field("covers_until", _INSTANT, nullable=False),
-        pa.field("currency", pa.string(), nullable=False),
-        pa.field("exponent", pa.int16(), nullable=False),
-        *(pa.field(name, _AMOUNT, nullable=False) for name in _AMOUNTS),
-    ]
-)
+_TYPES = {
+    "date": pa.date32(), "string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC"), "int16": pa.int16(),
+    AMOUNT: pa.decimal128(38, 4),
+}  # fmt: skip
+SCHEMA = pa.schema([pa.field(column.name, _TYPES[column.type], nullable=False) for column in COLUMNS])
 _ROWS_A_GROUP = 10_000
 
 Row = tuple[Any, ...]
@@ -60,23 +47,12 @@ class StatementTables:
 
     def add(self, statement: Statement) -> None:
         """Write the row of one more statement."""
-        party, own = statement.party, statement.own
-        amounts = (
-            statement.opening, own.captures, own.refunds, own.chargebacks, own.fees, own.commission,
-            own.commission_tax, statement.adjustments.net, statement.net, statement.returned, statement.due,
-            statement.payable, statement.closing, statement.settled_elsewhere,
-        )  # fmt: skip
-        day, since, until = statement.month.first_day, statement.starts_at, statement.ends_at
-        names = (party.external_ref, party.name, party.timezone)
-        money = (statement.currency, statement.exponent)
-        self._csv.writerow(
-            (
-                day.isoformat(), *names, _iso(since), _iso(until), *money,
-                *(exact(amount, statement.exponent) for amount in amounts),
-            )
-        )  # fmt: skip
-        scaled = (Decimal(amount).scaleb(-statement.exponent) for amount in amounts)
-        self._group.append((day, *names, since, until, *money, *scaled))
+        row = tuple(zip(COLUMNS, values(statement), strict=True))
+        exponent = statement.exponent
+        self._csv.writerow(tuple(_in_csv(value, column, exponent) for column, value in row))
+        self._group.append(tuple(
+            Decimal(value).scaleb(-exponent) if column.type == AMOUNT else value for column, value in row
+        ))  # fmt: skip
         if len(self._group) == _ROWS_A_GROUP:
             self._write_group()
 
@@ -133,9 +109,8 @@ def keys_in(parquet_file: BinaryIO) -> Iterator[tuple[str, str]]:
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def totals_in(parquet_file: BinaryIO) -> dict[str, dict[str, Decimal]]:
-    """Per currency the sums of net, due, payable and closing that a Parquet file of statements comes to."""
-    wanted = ("net", "due", "payable", "closing")
+def totals_in(parquet_file: BinaryIO, wanted: Sequence[str]) -> dict[str, dict[str, Decimal]]:
+    """Per currency the sums of the `wanted` amounts that a Parquet file of statements comes to."""
     totals: dict[str, dict[str, Decimal]] = {}
     for batch in pq.ParquetFile(parquet_file).iter_batches(columns=["currency", *wanted]):
         sums: pa.Table = (
@@ -146,6 +121,18 @@ def totals_in(parquet_file: BinaryIO) -> dict[str, dict[str, Decimal]]:
             for name in wanted:
                 known[name] += row[f"{name}_sum"]
     return totals
+
+
+def _in_csv(value: Any, column: StatementColumn, exponent: int) -> object:  # noqa: ANN401 - of whatever type
+    match column.type:
+        case "decimal(38,4)":
+            return exact(value, exponent)
+        case "timestamp":
+            return _iso(value)
+        case "date":
+            return value.isoformat()
+        case _:
+            return value
 
 
 def _iso(instant: datetime) -> str:

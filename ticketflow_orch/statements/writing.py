@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from sqlalchemy import Connection, Engine
 
+from ticketflow_orch.formatting.columns import BALANCE_AMOUNTS
 from ticketflow_orch.jobs.batches import InKeyOrder
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.posting import SMALLEST_ID
@@ -54,6 +55,7 @@ class Written:
 class CurrencyTotal:
     """What the statements of one currency come to."""
 
+    currency: str
     exponent: int
     statements: int = 0
     opening: int = 0
@@ -67,7 +69,7 @@ class CurrencyTotal:
     def add(self, statement: Statement) -> None:
         """Count one more statement."""
         self.statements += 1
-        for name in ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing"):
+        for name in BALANCE_AMOUNTS:
             setattr(self, name, getattr(self, name) + getattr(statement, name))
 
 
@@ -89,7 +91,7 @@ def write_month(
     """Write every file of the month's statements; the tables take their names when all pages are there.
 
     A statement that cannot be made is left out of all files, and the others are written. Where that is every one,
-    something else is wrong, and the tables that are there stay. `progress` is told after each statement how many there
+    something else is wrong, and the tables that are there stay. `progress` gets, after each statement, how many there
     are by then.
     """
     place.remove_forgotten_drafts()
@@ -159,7 +161,9 @@ class PageWriter:
             stack.enter_context(self.place.writing(*folder, name)).write(page.content)
         self.written.count(len(page.content))
         self.written.statements += 1
-        self.written.totals.setdefault(statement.currency, CurrencyTotal(statement.exponent)).add(statement)
+        self.written.totals.setdefault(statement.currency, CurrencyTotal(statement.currency, statement.exponent)).add(
+            statement
+        )
 
 
 def _copy(spool: BinaryIO, stretch: tuple[int, int], file: BinaryIO) -> None:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, text
 from tests.support.rows import instant
 from tests.support.settled import settle
 from ticketflow_orch.months import Month
-from ticketflow_orch.statements import StatementOptions, StatementsResult, state_month
+from ticketflow_orch.statements import StatementOptions, StatementsResult, issue_statements
 from ticketflow_orch.statements.storage import Place
 
 FEBRUARY, MARCH, APRIL = Month(2026, 2), Month(2026, 3), Month(2026, 4)
@@ -39,7 +39,7 @@ def close(engine: Engine, month: Month, parked: Collection[int] = ()) -> None:
 
 
 def state(engine: Engine, folder: Path, month: Month = MARCH, **options: Any) -> StatementsResult:
-    return state_month(engine, month, StatementOptions(place=Place(folder), **options), now=NOW)
+    return issue_statements(engine, month, StatementOptions(place=Place(folder), **options), now=NOW)
 
 
 def run(connection: Connection, statement: str, month: Month, **parameters: Any) -> Any:
