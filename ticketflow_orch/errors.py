@@ -28,7 +28,7 @@ class PreconditionFailed(TicketflowError):
 
 
 class Conflict(TicketflowError):
-    """Another process or session is at the same thing, or has changed it meanwhile."""
+    """Another process or session is working on the same thing, or has changed it meanwhile."""
 
     exit_code = 1
 
@@ -40,4 +40,4 @@ class Unavailable(TicketflowError):
 
 
 class InterruptedRunError(RuntimeError):
-    """Somebody pressed Ctrl-C while a run was in hand: what it had committed stays, and running it again goes on."""
+    """Ctrl-C ended a run: what it had committed stays, and running it again continues from there."""

@@ -323,5 +323,5 @@ def test_health_names_a_pool_that_somebody_paused(engine: Engine, home: Path) ->
 
 
 def test_health_names_a_disk_that_is_nearly_full(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ticketflow_orch.cli.diagnosis._LEAST_FREE", 1 << 60)
+    monkeypatch.setattr("ticketflow_orch.cli.doctor_findings._LEAST_FREE", 1 << 60)
     assert any(line.startswith("disk: ") and line.endswith("; make room.") for line in health()[1])

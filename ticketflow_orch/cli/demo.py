@@ -1,10 +1,12 @@
-"""`ticketflow demo`: a year of a platform's life, settled, closed, paid and stated before your eyes."""
+"""`ticketflow demo`: a year of a platform's life, settled, closed and paid before your eyes, statements included."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from ticketflow_orch.cli.exit_codes import DONE, FAILED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +49,7 @@ def demo(
     """Load a demo data set that ends with the last full month; settle, close and pay its months, write statements.
 
     Three months, and what else the guide for analysts is about, are left to do, unless it is to be --finished. Nothing
-    leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing and says
+    leaves the machine: what would go to the outside world is written to a file. Repeating it changes nothing and says
     so.
     """
     from ticketflow_orch.cli.session import instance_and_database
@@ -101,7 +103,7 @@ def demo(
         if leaves_work or not green:
             print_work(engine, business_now, first, last_finished(loaded.last_month))
     out.print("\nNext: [bold]make ui[/bold] opens it in Dagster at http://127.0.0.1:3000.")
-    raise typer.Exit(0 if green else 1)
+    raise typer.Exit(DONE if green else FAILED)
 
 
 def _require_room(first: Month, last: Month, months: int, organizations: int, *, finished: bool) -> None:

@@ -82,7 +82,7 @@ def detach(command: Sequence[str | Path], log: Path, account: pwd.struct_passwd 
 
 
 def ended(pid: int, number: signal.Signals, seconds: float) -> bool:
-    """Send the process `pid` a signal and wait; returns whether it has come to its end."""
+    """Send the process `pid` a signal and wait; returns whether it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
     deadline = time.monotonic() + seconds
