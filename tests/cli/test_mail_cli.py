@@ -53,8 +53,8 @@ def test_what_came_back_is_taken_in_from_a_mailbox_and_from_a_provider(engine: E
     box = scratch / "bounces"
     box.write_text("From: a@example.net\nSubject: hello\n\nhello\n")
     assert run("bounces", str(box)).startswith("0 reports taken in, 0 known before, 1 about no mail of ours")
-    told = json.dumps({"reason": "bounce", "address": "gone@example.com", "detail": "550 5.1.1"})
-    assert run("told", "-", given=f"{told}\n{told}\n").startswith("1 report taken in, 1 known before, 0 about")
+    report = json.dumps({"reason": "bounce", "address": "gone@example.com", "detail": "550 5.1.1"})
+    assert run("told", "-", given=f"{report}\n{report}\n").startswith("1 report taken in, 1 known before, 0 about")
     assert "550 5.1.1" in run("suppressed")
     refused = CliRunner().invoke(cli.app, ["mail", "bounces", str(scratch / "nothing")])
     assert "nothing cannot be read (No such file or directory)" in str(refused.exception)

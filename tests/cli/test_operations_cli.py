@@ -200,9 +200,9 @@ def test_the_work_of_a_schedule_is_told_or_done_by_hand_and_then_listed(engine: 
 
 def test_health_for_programs_is_one_json_object(home: Path) -> None:
     result = CliRunner().invoke(cli.app, ["health", "--json"])
-    told = json.loads(result.output)
-    assert (result.exit_code, told["ok"]) == (1, False)
-    assert [line.partition(":")[0] for line in told["problems"]] == ["dagster"]
+    printed = json.loads(result.output)
+    assert (result.exit_code, printed["ok"]) == (1, False)
+    assert [line.partition(":")[0] for line in printed["problems"]] == ["dagster"]
 
 
 def test_metrics_are_printed_or_written_whole(home: Path, tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ NOW = "2025-07-10T05:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """An analyst on the pages of an office; `picture` is told what there is to see, by the name of an image."""
+    """An analyst on the pages of an office; `picture` gets what there is to see, by the name of an image."""
 
     office: BackOffice
     page: Page
