@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner
 
 from tests.mail.relayed import Mailbox, relay, window
+from tests.support.commands import output
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_event, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
@@ -30,9 +31,7 @@ def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[Path]:
 
 def run(*arguments: str, given: str | None = None) -> str:
     """What a command prints."""
-    result = CliRunner().invoke(cli.app, ["mail", *arguments], input=given)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
+    return output("mail", *arguments, given=given)
 
 
 def test_an_address_is_suppressed_listed_and_cleared(engine: Engine) -> None:

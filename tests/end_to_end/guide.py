@@ -26,7 +26,7 @@ from tests.end_to_end.browser import (
     open_month,
     set_option,
 )
-from ticketflow_orch.cli.demo import GUIDE_MONTH
+from ticketflow_orch.cli.demo_output import GUIDE_MONTH
 from ticketflow_orch.demo_data.work import ARENA, CLUB, THEATRE
 from ticketflow_orch.months import Month, months_between
 
