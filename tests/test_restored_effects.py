@@ -56,7 +56,7 @@ destination = "mail"
 [routes.StatementReady]
 destination = "mail"
 """
-MAILED, TOLD = 4, 6
+MAILED, REPORTED = 4, 6
 
 
 def add_season(engine: Engine) -> None:
@@ -101,7 +101,7 @@ def deliver(engine: Engine, to: Delivery) -> None:
     }
     drain(engine, to, kinds, budget=120, backoff=IMPATIENT)
     to.close()
-    assert rows(engine, "SELECT state, count(*) FROM outbox_event GROUP BY 1") == [("DELIVERED", MAILED + TOLD)]
+    assert rows(engine, "SELECT state, count(*) FROM outbox_event GROUP BY 1") == [("DELIVERED", MAILED + REPORTED)]
 
 
 def message_ids(server: SmtpServer) -> list[str]:
@@ -120,7 +120,7 @@ def test_what_was_told_and_mailed_before_a_restore_comes_again_under_the_same_id
             folder.mkdir()
             work(each, folder, EVENING + number * LATER)
             deliver(each, delivery(path))
-        assert list(application.applied.values()) == [2] * TOLD
+        assert list(application.applied.values()) == [2] * REPORTED
         sent = message_ids(mail_server)
         assert len(sent) == 2 * MAILED
         assert len(set(sent)) == MAILED
@@ -149,7 +149,7 @@ def test_a_row_that_is_left_out_is_told_of_by_its_name(server: EmbeddedServer, e
             assert (left_out.id, left_out.name) == (bad, name)
             with transaction(each) as connection:
                 alert_once(connection, left_out.alert("close_events"), NOW)
-        told = "SELECT event_id, payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'"
-        [(before, gala)], [(after, opera)] = rows(engine, told), rows(restored, told)
+        alerted = "SELECT event_id, payload ->> 'row' FROM outbox_event WHERE event_type = 'RowLeftOut'"
+        [(before, gala)], [(after, opera)] = rows(engine, alerted), rows(restored, alerted)
         assert (gala, opera) == ("gala", "opera")
         assert before != after

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class TicketflowError(Exception):
-    """Nothing was written, or what was written stays right and the same call goes on from there.
+    """Nothing was written, or what was written stays right and the same call continues from there.
 
     The message is one clear sentence that names the offending value and the fix. Entry points print it without a
     traceback and exit with `exit_code`: 2 where the caller has to act first, 1 where the same call may succeed later.

@@ -44,7 +44,7 @@ def test_the_demo_settles_closes_pays_and_states_and_says_where_to_look(demo: Re
         "Top organizations",
         "2026-01 to 2026-03 closed, with ",
         "2026-01 to 2026-03 requested: ",
-        "2026-03 stated: ",
+        "2026-03 issued: ",
         "nothing has left this machine",
         "Statement of ",
         "make ui",

@@ -212,7 +212,7 @@ def close_pay_and_state(
     ran += paid
     with engine.connect() as connection:
         stating = [month for month in months_to_state(connection) if month == last]
-    return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
+    return ran + _ran(STATEMENTS_JOB, stating, "issued: {statements:,} statements")
 
 
 def _release_but(engine: Engine, kept: str | None) -> None:

@@ -1,4 +1,4 @@
-"""Months through Dagster in this process, on the instance that the UI shows: settled, closed, paid, stated."""
+"""Months through Dagster in this process, on the instance that the UI shows: settled, closed, paid, issued."""
 
 from __future__ import annotations
 
