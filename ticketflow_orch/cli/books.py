@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.amounts import BALANCE, cells, headings
 from ticketflow_orch.cli.exit_codes import DONE, FAILED
 from ticketflow_orch.cli.month_range import FirstMonth, LastMonth, OneMonth, named_months
 from ticketflow_orch.cli.options import By
@@ -50,7 +51,6 @@ def books(
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import plain_table
     from ticketflow_orch.closing.queries import balance_totals
-    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
 
     since, until = Month.parse(first or "1970-01"), Month.parse(last or "9998-12")
@@ -59,14 +59,13 @@ def books(
     if not totals:
         typer.echo("No such month is closed.")
         return
-    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
     plain_table(
-        ("month", "currency", *(name.replace("_", " ") for name in amounts), "balances", "paying"),
+        ("month", "currency", *headings(BALANCE), "balances", "paying"),
         (
             (
                 str(total.month),
                 total.currency,
-                *(written_out(getattr(total, name), total.exponent) for name in amounts),
+                *cells(total, BALANCE),
                 str(total.organizations),
                 str(total.paying),
             )

@@ -1,4 +1,4 @@
-"""`ticketflow claims`: who is at which piece of scheduled work, and taking it from who will never finish."""
+"""`ticketflow claims`: who holds which piece of scheduled work, and taking it from a holder that will never finish."""
 
 from __future__ import annotations
 

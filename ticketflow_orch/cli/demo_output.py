@@ -50,8 +50,8 @@ def print_statement(engine: Engine, month: Month) -> None:
     """Print the balance of the month's first top organization as its statement has it, and where the statement is."""
     from rich.table import Table
 
+    from ticketflow_orch.cli.amounts import BALANCE, cells, headings
     from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.reports.explain import explain
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.queries import top_organizations
@@ -61,12 +61,11 @@ def print_statement(engine: Engine, month: Month) -> None:
         best = top_organizations(connection, month, month, limit=1)[0]
         balances = explain(connection, best.external_ref, month).balances
     addresses = write_statement(engine, best.external_ref, month, StatementOptions.configured(settings()))
-    amounts = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
     table = Table("currency", box=None, pad_edge=False, header_style="bold")
-    for name in amounts:
-        table.add_column(name.replace("_", " "), justify="right")
+    for heading in headings(BALANCE):
+        table.add_column(heading, justify="right")
     for balance in balances:
-        table.add_row(balance.currency, *(written_out(getattr(balance, name), balance.exponent) for name in amounts))
+        table.add_row(balance.currency, *cells(balance, BALANCE))
     out = console()
     out.print(f"\n[bold]Statement of {best.name} ({best.external_ref}) for {month}[/bold]")
     out.print(table)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.amounts import BALANCE, ENTRY, LINE, cells, headings
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -71,13 +73,10 @@ def _table(*columns: str, numbers: int) -> Table:
 
 
 def _lines(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-
-    names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax")
-    table = _table("currency", "rate", "tax", *(name.replace("_", " ") for name in names), numbers=8)
+    table = _table("currency", "rate", "tax", *headings(LINE), numbers=8)
     for line in explanation.lines:
         rates = (f"{line.commission_rate_bps / 100:g} %", f"{line.commission_tax_bps / 100:g} %")
-        table.add_row(line.currency, *rates, *(written_out(getattr(line, name), line.exponent) for name in names))
+        table.add_row(line.currency, *rates, *cells(line, LINE))
     return table
 
 
@@ -102,29 +101,21 @@ def _movements(explanation: Explanation) -> Table:
 
 
 def _entries(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-
-    names = ("captures", "refunds", "chargebacks", "fees", "commission", "commission_tax", "net")
-    table = _table(
-        "posted in", "sequence", "reason", "currency", *(name.replace("_", " ") for name in names), numbers=7
-    )
+    table = _table("posted in", "sequence", "reason", "currency", *headings(ENTRY), numbers=len(ENTRY))
     for entry in explanation.entries:
         table.add_row(
             str(entry.month),
             str(entry.sequence),
             entry.reason or "settlement",
             entry.currency,
-            *(written_out(getattr(entry, name), entry.exponent) for name in names),
+            *cells(entry, ENTRY),
         )
     return table
 
 
 def _balances(explanation: Explanation) -> Table:
-    from ticketflow_orch.formatting.money import written_out
-
-    names = ("opening", "net", "returned", "settled_elsewhere", "due", "payable", "closing")
-    table = _table("currency", "payout", *(name.replace("_", " ") for name in names), numbers=len(names))
+    table = _table("currency", "payout", *headings(BALANCE), numbers=len(BALANCE))
     for balance in explanation.balances:
-        amounts = (written_out(getattr(balance, name), balance.exponent) for name in names)
-        table.add_row(balance.currency, (balance.paid or "none").lower().replace("_", " "), *amounts)
+        paid = (balance.paid or "none").lower().replace("_", " ")
+        table.add_row(balance.currency, paid, *cells(balance, BALANCE))
     return table
