@@ -64,7 +64,7 @@ GRANT INSERT, DELETE ON job_firing TO ticketflow_run;
 GRANT INSERT (event_id, aggregate_type, aggregate_id, event_type, payload, dedupe_key, occurred_at) ON outbox_event
     TO ticketflow_run;
 GRANT EXECUTE ON FUNCTION outbox_prune(timestamptz, bigint) TO ticketflow_run;
--- Reminders and alerts, which keep anybody from being told twice, go by functions too.
+-- Reminders and alerts, which keep anybody from being notified twice, go by functions too.
 GRANT EXECUTE ON FUNCTION reminder_prune(timestamptz, bigint, bigint), alert_prune(timestamptz, bigint)
     TO ticketflow_run;
 

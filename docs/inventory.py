@@ -26,7 +26,7 @@ launches without the tag is a window of its own, `by hand` and the id of the fir
 that a run does is to write its start into `job_firing`.
 
 A schedule whose job still runs or waits skips the tick and names that run. A run whose worker is gone is ended by the
-next poll of the run monitoring, every 30 s. One whose worker lives and does not come to its end blocks its job for no
+next poll of the run monitoring, every 30 s. One whose worker lives and does not end blocks its job for no
 longer than its maximum runtime and one poll:
 
 | job | maximum runtime | blocks at most |
@@ -42,7 +42,7 @@ firing means something.
 """
 
 _WATCHING = """
-What watches them starts no run. Alerts are events in the outbox, told once each, and lines in the sensor's log:
+What watches them starts no run. Alerts are events in the outbox, sent once each, and lines in the sensor's log:
 
 | sensor | every | what it does |
 |---|---|---|
@@ -74,16 +74,16 @@ def inventory() -> str:
 
 
 def _schedule(schedule: dg.ScheduleDefinition, job: dg.JobDefinition) -> list[str]:
-    told = {name: str(entry.value) for name, entry in schedule.metadata.items()}
+    described = {name: str(entry.value) for name, entry in schedule.metadata.items()}
     key = "the month" if job.partitions_def else "the tick's time in UTC"
     return [
         f"`{job.name}`",
         f"`{schedule.cron_schedule}`",
         str(schedule.execution_timezone),
-        told["window"],
+        described["window"],
         key,
         ", ".join(f"`{pool}`" for pool in _pools(job)),
-        told["repeat"],
+        described["repeat"],
     ]
 
 

@@ -45,7 +45,7 @@ TEMPLATE = "template_ticketflow"
 LONGEST = ("test_guide", "test_outages")
 MEMORY = Path("/dev/shm")
 
-# The suite depends on no variable of whoever runs it, and on no demo in the folder where it runs: this one is empty.
+# The suite depends on no variable of its caller, and on no demo in the folder where it runs: this one is empty.
 # Its partitions reach back to the oldest real data.
 for variable in [name for name in os.environ if name.startswith(("TICKETFLOW_", "DAGSTER_", "PG"))]:
     del os.environ[variable]

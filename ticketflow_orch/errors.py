@@ -6,7 +6,7 @@ from typing import ClassVar
 
 
 class TicketflowError(Exception):
-    """Nothing was written, or what was written stays right and the same call goes on from there.
+    """Nothing was written, or what was written stays right and the same call continues from there.
 
     The message is one clear sentence that names the offending value and the fix. Entry points print it without a
     traceback and exit with `exit_code`: 2 where the caller has to act first, 1 where the same call may succeed later.
@@ -35,7 +35,7 @@ class PreconditionFailed(TicketflowError):
 
 
 class Conflict(TicketflowError):
-    """Another process or session is at the same thing, or has changed it meanwhile."""
+    """Another process or session is working on the same thing, or has changed it meanwhile."""
 
     exit_code = 1
 
@@ -47,4 +47,4 @@ class Unavailable(TicketflowError):
 
 
 class InterruptedRunError(RuntimeError):
-    """Somebody pressed Ctrl-C while a run was in hand: what it had committed stays, and running it again goes on."""
+    """Ctrl-C ended a run: what it had committed stays, and running it again continues from there."""

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, Secr
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from ticketflow_orch.clock import is_in_reach
-from ticketflow_orch.errors import InvalidInput, TicketflowError
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed, TicketflowError
 from ticketflow_orch.formatting.mail_addresses import mail_address
 from ticketflow_orch.formatting.text import is_text
 from ticketflow_orch.months import Month, zone
@@ -244,7 +244,12 @@ def settings() -> Settings:
 
 
 def read_settings() -> Settings:
-    """The settings as the environment stands now; see `settings`."""
+    """The settings as the environment is now; see `settings`.
+
+    Raises:
+        InvalidInput: as `settings` does.
+        PreconditionFailed: the folder in which the process was started is gone.
+    """
     for name, value in os.environ.items():
         if name.upper().startswith(_PREFIX) and not is_text(value):
             # Its value may hold a password.
@@ -261,7 +266,7 @@ def read_settings() -> Settings:
     try:
         home = str(found.home.absolute())
     except FileNotFoundError:
-        raise InvalidInput("The folder in which this was started is gone; change to another one.") from None
+        raise PreconditionFailed("The folder in which this was started is gone; change to another one.") from None
     if not is_text(home):
         raise InvalidInput(f"The folder {home!a} is not UTF-8; set TICKETFLOW_HOME to one whose whole path is.")
     return found

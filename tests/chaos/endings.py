@@ -72,7 +72,7 @@ class Ending:
         return [*self.not_through(), *self.not_in_order()]
 
     def not_through(self) -> Iterator[str]:
-        """The months that are over and not closed, paid and stated."""
+        """The months that are over and not closed, paid and with their statements issued."""
         with self.engine.connect() as connection:
             pays_from = first_paid_month(connection)
             rows = {
@@ -90,7 +90,7 @@ class Ending:
                 if pays_from is not None and month >= pays_from and row.paid_at is None:
                     yield f"{month} is not paid"
                 if row.stated_at is None:
-                    yield f"{month} is not stated"
+                    yield f"{month} has no statements"
 
     def not_in_order(self) -> Iterator[str]:
         """What the audit of all months has to say, and what waits for somebody."""

@@ -17,7 +17,7 @@ SOON = 0.3
 
 
 class Relay(ForkedProcess):
-    """A process that relays what the configuration at `path` says when told to `go`."""
+    """A process that relays what the configuration at `path` says, on `go`."""
 
     def __init__(self, url: URL, path: Path) -> None:
         super().__init__(_relay, url, path)

@@ -30,7 +30,7 @@ class Ended:
 
 
 class Settler(ForkedProcess):
-    """A process that settles March when told to `go`; with a `place`, it sends itself `signal` there."""
+    """A process that settles March on `go`; with a `place`, it sends itself `signal` there."""
 
     def __init__(self, url: URL, *, place: Place | None = None, signal: int = signal.SIGKILL, **task: Any) -> None:
         super().__init__(_settle, url, place, signal, task)

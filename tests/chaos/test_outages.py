@@ -272,7 +272,7 @@ def test_everything_comes_back_by_itself_and_every_effect_is_there_once(scene: S
     ended = time.monotonic()
 
     for what, condition in {
-        "the month to be paid and stated": lambda: is_done(scene, month),
+        "the month to be paid and its statements to be issued": lambda: is_done(scene, month),
         "the reservations to expire": lambda: expired(scene.office.engine, references) == len(references),
         "health to name nothing any more": lambda: scene.faults() == [],
     }.items():

@@ -1,4 +1,4 @@
-"""Whoever has a hand in paying is killed, again and again: by the provider's own books each is paid exactly once."""
+"""All that takes part in paying is killed, again and again: by the provider's own books each is paid exactly once."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def start_relay(url: URL) -> Iterator[Callable[[Path], Relay]]:
 def payable(engine: Engine) -> list[tuple[str, str, int]]:
     """What March owes, as the provider's books must say it in the end; all of it has been requested."""
     settle_and_close(engine, FEBRUARY, MARCH)
-    # Whoever requests is killed as well.
+    # The one that requests is killed as well.
     request_and_die(engine, after_chunks=2, chunk_size=20)
     request(engine, chunk_size=20)
     owed = rows(

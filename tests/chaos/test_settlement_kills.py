@@ -1,4 +1,4 @@
-"""Whoever is settling is killed, wherever and however often: settled again, the books are those of a clean run."""
+"""The process that settles is killed, wherever and however often: settled again, the books are those of a clean run."""
 
 from __future__ import annotations
 

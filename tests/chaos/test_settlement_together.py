@@ -39,7 +39,7 @@ def test_runs_of_one_month_share_its_pass_and_end_when_it_is_settled(
 
 
 def waiting_for_writers(engine: Engine) -> int:
-    """How many processes do, as their last statement tells."""
+    """How many processes do, as their last statement shows."""
     with engine.connect() as connection:
         return int(
             connection.execute(

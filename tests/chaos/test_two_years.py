@@ -74,7 +74,7 @@ def live(storage: Engine, first: int, last: int) -> None:
     execute(
         storage,
         f"""
-        WITH told AS (
+        WITH evaluated AS (
             INSERT INTO event_logs (run_id, event, dagster_event_type, timestamp, asset_key)
             SELECT run_id, event, dagster_event_type, at, asset_key
             FROM (SELECT DISTINCT ON (dagster_event_type) * FROM event_logs WHERE run_id = '') AS event, {every}
@@ -82,9 +82,9 @@ def live(storage: Engine, first: int, last: int) -> None:
         )
         INSERT INTO asset_check_executions (asset_key, check_name, run_id, execution_status, evaluation_event,
             evaluation_event_timestamp, evaluation_event_storage_id)
-        SELECT asset_key, check_name, run_id, execution_status, evaluation_event, told.timestamp, told.id
-        FROM (SELECT * FROM asset_check_executions ORDER BY id LIMIT 1) AS checked, told
-        WHERE told.dagster_event_type = 'ASSET_CHECK_EVALUATION'
+        SELECT asset_key, check_name, run_id, execution_status, evaluation_event, evaluated.timestamp, evaluated.id
+        FROM (SELECT * FROM asset_check_executions ORDER BY id LIMIT 1) AS checked, evaluated
+        WHERE evaluated.dagster_event_type = 'ASSET_CHECK_EVALUATION'
         """,
         **span,
     )

@@ -10,8 +10,8 @@ import pytest
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
-from tests.cli.test_operations_cli import refusal, run
 from tests.support.alerted import kinds, note
+from tests.support.commands import lines, refusal
 from tests.support.homes import fresh_home, variables_for
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox.alerts import Alert
@@ -26,19 +26,19 @@ def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[Path]:
 
 @pytest.mark.usefixtures("home")
 def test_what_stands_is_listed_and_ended_by_hand(engine: Engine) -> None:
-    assert run("alerts", "list") == ["No alert is open."]
+    assert lines("alerts", "list") == ["No alert is open."]
     note(engine, Alert("RowLeftOut", "one", {"row": 1}, "close_events"), Alert("RowLeftOut", "two", {}, "close_events"))
     note(engine, Alert("PayoutContradicted", "p/REJECTED", {}, "p"))
-    header, first, second = run("alerts", "list")
+    header, first, second = lines("alerts", "list")
     assert header.split()[:4] == ["id", "severity", "kind", "about"]
     assert first.split()[1:4] == ["page", "PayoutContradicted", "p"]
     assert second.split()[1:4] == ["ticket", "RowLeftOut", "close_events"]
-    alerts = [json.loads(line) for line in run("alerts", "list", "--json")]
+    alerts = [json.loads(line) for line in lines("alerts", "list", "--json")]
     assert [alert["occurrences"] for alert in alerts] == [1, 2]
     number = str(alerts[1]["id"])
-    ended = run("alerts", "resolve", number, "--by", "ada")
+    ended = lines("alerts", "resolve", number, "--by", "ada")
     assert ended == ["RowLeftOut close_events is over, after 2 times."]
     assert kinds(engine)[-1] == "AlertResolved"
     assert refusal("alerts", "resolve", number).startswith(f"No alert {number} is open; ")
-    assert len(run("alerts", "list")) == 2
-    assert "ada" in "".join(run("alerts", "list", "--all"))
+    assert len(lines("alerts", "list")) == 2
+    assert "ada" in "".join(lines("alerts", "list", "--all"))

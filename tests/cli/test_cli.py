@@ -69,11 +69,11 @@ def test_help_lists_every_command_and_its_exit_codes_without_loading_dagster_or_
         "finally: print(sorted({'dagster', 'sqlalchemy', 'psycopg', 'pydantic', 'pyarrow'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, "--help"]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
 
-    assert told.endswith("[]\n")
+    assert printed.endswith("[]\n")
     for name in ("ui", "doctor", "import", "migrate", "env", "db", "Exit codes: 0 done"):
-        assert name in told
+        assert name in printed
 
 
 def test_a_home_that_cannot_be_had_is_one_line_on_stderr_and_exit_code_2(
@@ -115,15 +115,15 @@ def test_the_printed_environment_survives_a_shell_whatever_the_folder_is_called(
         odd = plain / 'it\'s a "$HOME"'
         os.environ["TICKETFLOW_HOME"] = str(odd)
         lines = invoke("env").stdout
-        told = json.loads(invoke("env", "--json").stdout)
+        printed = json.loads(invoke("env", "--json").stdout)
         script = f'{lines}\npython() {{ {shlex.quote(sys.executable)} "$@"; }}\n'
         script += "python -c 'import json, os; print(json.dumps(dict(os.environ)))'"
         seen = json.loads(
             subprocess.run(["sh", "-c", script], env={}, capture_output=True, text=True, timeout=30, check=True).stdout
         )
 
-    assert told["DAGSTER_HOME"] == str(odd / "dagster")
-    assert told.items() <= seen.items()
+    assert printed["DAGSTER_HOME"] == str(odd / "dagster")
+    assert printed.items() <= seen.items()
 
 
 def test_printing_the_environment_starts_nothing_and_says_so(home: Path) -> None:

@@ -13,6 +13,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner
 
 from tests.mail.relayed import Mailbox, relay, window
+from tests.support.commands import output
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_event, add_organization, add_reservation, instant
 from tests.support.sql_statements import execute
@@ -30,9 +31,7 @@ def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[Path]:
 
 def run(*arguments: str, given: str | None = None) -> str:
     """What a command prints."""
-    result = CliRunner().invoke(cli.app, ["mail", *arguments], input=given)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
+    return output("mail", *arguments, given=given)
 
 
 def test_an_address_is_suppressed_listed_and_cleared(engine: Engine) -> None:
@@ -53,8 +52,8 @@ def test_what_came_back_is_taken_in_from_a_mailbox_and_from_a_provider(engine: E
     box = scratch / "bounces"
     box.write_text("From: a@example.net\nSubject: hello\n\nhello\n")
     assert run("bounces", str(box)).startswith("0 reports taken in, 0 known before, 1 about no mail of ours")
-    told = json.dumps({"reason": "bounce", "address": "gone@example.com", "detail": "550 5.1.1"})
-    assert run("told", "-", given=f"{told}\n{told}\n").startswith("1 report taken in, 1 known before, 0 about")
+    report = json.dumps({"reason": "bounce", "address": "gone@example.com", "detail": "550 5.1.1"})
+    assert run("told", "-", given=f"{report}\n{report}\n").startswith("1 report taken in, 1 known before, 0 about")
     assert "550 5.1.1" in run("suppressed")
     refused = CliRunner().invoke(cli.app, ["mail", "bounces", str(scratch / "nothing")])
     assert "nothing cannot be read (No such file or directory)" in str(refused.exception)

@@ -21,6 +21,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner
 
 from tests.conftest import run_sql
+from tests.support.commands import lines, refusal
 from tests.support.homes import MIGRATING, fresh_home, variables_for
 from tests.support.ports import free_port
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
@@ -45,20 +46,6 @@ def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[Path]:
     run_sql(server.url(), f"DROP DATABASE IF EXISTS {storage.database} WITH (FORCE)")
 
 
-def run(*arguments: str) -> list[str]:
-    """The lines that a command prints."""
-    result = CliRunner().invoke(cli.app, arguments)
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output.splitlines()
-
-
-def refusal(*arguments: str) -> str:
-    """What a command says against its input."""
-    result = CliRunner().invoke(cli.app, arguments)
-    assert result.exception is not None, result.output
-    return str(result.exception)
-
-
 def add_stuck(engine: Engine, **values: Any) -> int:
     """A reservation with a stuck payment; returns its organization."""
     organization = add_organization(engine)
@@ -70,11 +57,11 @@ def add_stuck(engine: Engine, **values: Any) -> int:
 
 def test_a_stuck_payment_is_listed_and_resolved(engine: Engine, home: Path) -> None:
     add_stuck(engine, public_ref="R-1")
-    listed = run("reservations", "stuck")
+    listed = lines("reservations", "stuck")
     assert listed[1].split()[:3] == ["R-1", "concert", "2"]
     assert "not seen" in listed[1]
-    assert run("reservations", "resolve", "R-1", "--expire") == ["R-1 is expired, and its seats are released."]
-    assert run("reservations", "stuck") == ["No payment is stuck."]
+    assert lines("reservations", "resolve", "R-1", "--expire") == ["R-1 is expired, and its seats are released."]
+    assert lines("reservations", "stuck") == ["No payment is stuck."]
     with engine.connect() as connection:
         by = connection.execute(text("SELECT expired_by FROM reservation")).scalar_one()
     assert by.startswith("by hand: ")
@@ -86,32 +73,32 @@ def test_money_that_nobody_confirmed_is_listed_and_gets_its_ticket(engine: Engin
     held = add_reservation(engine, evening, public_ref="R-1")
     add_movement(engine, organization, 100, "2026-05-01T10:14", reservation_id=held, external_ref="capture-1")
     expire_reservations(engine, LifecycleRules(instant("2026-06-02T00:00"), "run"))
-    _, line = run("reservations", "stuck")
+    _, line = lines("reservations", "stuck")
     assert line.split() == ["R-1", "concert", "2", "2026-06-02", "00:00:00", "came", "in", "--confirm"]
     assert "has the capture 'capture-1'" in refusal("reservations", "resolve", "R-1", "--expire")
-    assert run("reservations", "resolve", "R-1", "--confirm") == ["R-1 is confirmed."]
-    assert run("reservations", "stuck") == ["No payment is stuck."]
+    assert lines("reservations", "resolve", "R-1", "--confirm") == ["R-1 is confirmed."]
+    assert lines("reservations", "stuck") == ["No payment is stuck."]
 
 
 def test_a_resolution_is_one_of_two_and_for_stuck_payments_only(engine: Engine, home: Path) -> None:
     add_stuck(engine, public_ref="R-1")
     assert "--confirm or --expire" in refusal("reservations", "resolve", "R-1")
     assert "--confirm or --expire" in refusal("reservations", "resolve", "R-1", "--confirm", "--expire")
-    assert run("reservations", "resolve", "R-1", "--confirm") == ["R-1 is confirmed."]
+    assert lines("reservations", "resolve", "R-1", "--confirm") == ["R-1 is confirmed."]
     assert "is not stuck" in refusal("reservations", "resolve", "R-1", "--confirm")
 
 
 def test_money_without_a_ticket_is_listed_with_its_amount(engine: Engine, home: Path) -> None:
-    assert run("reservations", "unticketed") == ["All money has its ticket."]
+    assert lines("reservations", "unticketed") == ["All money has its ticket."]
     organization = add_organization(engine)
     held = add_reservation(engine, add_event(engine, organization), public_ref="R-1")
     expire_reservations(engine, LifecycleRules(instant("2026-06-02T00:00"), "run"))
     add_movement(engine, organization, 123_456, "2026-06-02T05:00", reservation_id=held, external_ref="capture-1")
-    assert run("reservations", "unticketed")[1].split()[2:] == ["capture-1", "1,234.56", "EUR", "R-1", "EXPIRED"]
+    assert lines("reservations", "unticketed")[1].split()[2:] == ["capture-1", "1,234.56", "EUR", "R-1", "EXPIRED"]
 
 
 def test_claims_are_listed_by_job_and_state_and_released(engine: Engine, home: Path) -> None:
-    assert run("claims", "list") == ["There is no claim."]
+    assert lines("claims", "list") == ["There is no claim."]
     run_once(engine, Firing("close_events", instant("2026-06-01T02:30"), "run"), dict)
     key = "2026-06-01T02:31:00+00:00"
     execute(
@@ -122,22 +109,24 @@ def test_claims_are_listed_by_job_and_state_and_released(engine: Engine, home: P
         """,
         key=key,
     )
-    assert len(run("claims", "list")) == 3
-    assert [line.split()[0] for line in run("claims", "list", "--job", "close_events")[1:]] == ["close_events"]
-    assert run("claims", "list", "--stale")[1].split()[:3] == ["expire_reservations", key, "PROCESSING"]
-    assert run("claims", "list", "--stale", "--job", "close_events") == ["No claim is stale."]
+    assert len(lines("claims", "list")) == 3
+    assert [line.split()[0] for line in lines("claims", "list", "--job", "close_events")[1:]] == ["close_events"]
+    assert lines("claims", "list", "--stale")[1].split()[:3] == ["expire_reservations", key, "PROCESSING"]
+    assert lines("claims", "list", "--stale", "--job", "close_events") == ["No claim is stale."]
 
-    assert run("claims", "release", "expire_reservations", key)[0].startswith(f"The claim (expire_reservations, {key})")
-    assert run("claims", "list", "--stale") == ["No claim is stale."]
+    assert lines("claims", "release", "expire_reservations", key)[0].startswith(
+        f"The claim (expire_reservations, {key})"
+    )
+    assert lines("claims", "list", "--stale") == ["No claim is stale."]
     assert "is being processed" in refusal("claims", "release", "expire_reservations", key)
 
 
 def test_effects_are_a_table_or_lines_of_json(engine: Engine, home: Path) -> None:
     add_stuck(engine, public_ref="R-[1]")
-    head, line = run("effects", "--reservation", "R-[1]")
+    head, line = lines("effects", "--reservation", "R-[1]")
     assert head.split() == ["at", "(UTC)", "who", "what", "state", "key"]
     assert line.split()[:3] == ["2026-06-02", "00:00:00", "R-[1]"]
-    [line] = run("effects", "--event", "concert", "--json")
+    [line] = lines("effects", "--event", "concert", "--json")
     effect = json.loads(line)
     assert effect["at"] == "2026-06-02T00:00:00+00:00"
     assert effect["key"].startswith("ReservationPaymentStuck:R-[1]:2026-")
@@ -163,17 +152,17 @@ def test_effects_are_those_of_one_thing(home: Path) -> None:
 def test_a_list_for_programs_is_a_json_object_a_line_and_nothing_where_nothing_is(
     engine: Engine, home: Path, command: tuple[str, ...]
 ) -> None:
-    assert run(*command, "--json") == []
+    assert lines(*command, "--json") == []
 
 
 def test_what_is_listed_for_programs_has_the_names_and_values_of_the_database(engine: Engine, home: Path) -> None:
     add_stuck(engine, public_ref="R-1")
     run_once(engine, Firing("close_events", instant("2026-06-01T02:30"), "run"), dict)
-    [payment] = map(json.loads, run("reservations", "stuck", "--json"))
+    [payment] = map(json.loads, lines("reservations", "stuck", "--json"))
     assert (payment["reservation"], payment["payment_started_at"]) == ("R-1", "2026-05-01T10:14:00+00:00")
-    [claim] = map(json.loads, run("claims", "list", "--json"))
+    [claim] = map(json.loads, lines("claims", "list", "--json"))
     assert (claim["job"], claim["state"], claim["lease_until"]) == ("close_events", "COMPLETED", None)
-    [waiting] = map(json.loads, run("outbox", "list", "--json"))
+    [waiting] = map(json.loads, lines("outbox", "list", "--json"))
     assert (waiting["event_type"], waiting["state"]) == ("ReservationPaymentStuck", "PENDING")
 
 
@@ -186,30 +175,30 @@ def test_the_work_of_a_schedule_is_told_or_done_by_hand_and_then_listed(engine: 
         ends_at=instant("2026-06-01T00:00"),
     )
     add_reservation(engine, evening, public_ref="due", expires_at=instant("2026-05-01T10:15"))
-    assert run("work", "expire", "--dry-run") == [
+    assert lines("work", "expire", "--dry-run") == [
         "1 reservation would be expired, 0 payments reported as stuck.",
         "The first: due.",
     ]
-    assert run("work", "close", "--dry-run")[0] == "1 event would be closed, and 1 reservation of theirs expired."
-    assert run("work", "remind", "--dry-run") == ["24h: 0 reservations would be decided about."]
-    assert run("claims", "list") == ["There is no claim."]
-    assert run("work", "expire") == ["expire_reservations: 1 reservations, 0 stuck, 0 left."]
-    assert run("work", "close") == ["close_events: 1 events, 0 reservations expired, 0 left."]
-    assert run("work", "remind")[0].startswith("send_reminders: 0 queued, 0 skipped")
-    assert len(run("claims", "list", "--json")) == 3
+    assert lines("work", "close", "--dry-run")[0] == "1 event would be closed, and 1 reservation of theirs expired."
+    assert lines("work", "remind", "--dry-run") == ["24h: 0 reservations would be decided about."]
+    assert lines("claims", "list") == ["There is no claim."]
+    assert lines("work", "expire") == ["expire_reservations: 1 reservations, 0 stuck, 0 left."]
+    assert lines("work", "close") == ["close_events: 1 events, 0 reservations expired, 0 left."]
+    assert lines("work", "remind")[0].startswith("send_reminders: 0 queued, 0 skipped")
+    assert len(lines("claims", "list", "--json")) == 3
 
 
 def test_health_for_programs_is_one_json_object(home: Path) -> None:
     result = CliRunner().invoke(cli.app, ["health", "--json"])
-    told = json.loads(result.output)
-    assert (result.exit_code, told["ok"]) == (1, False)
-    assert [line.partition(":")[0] for line in told["problems"]] == ["dagster"]
+    printed = json.loads(result.output)
+    assert (result.exit_code, printed["ok"]) == (1, False)
+    assert [line.partition(":")[0] for line in printed["problems"]] == ["dagster"]
 
 
 def test_metrics_are_printed_or_written_whole(home: Path, tmp_path: Path) -> None:
-    printed = run("metrics")
+    printed = lines("metrics")
     file = tmp_path / "ticketflow.prom"
-    assert run("metrics", "--textfile", str(file)) == []
+    assert lines("metrics", "--textfile", str(file)) == []
     assert [path.name for path in tmp_path.iterdir()] == ["ticketflow.prom"]
     names = {line.partition(" ")[0] for line in file.read_text().splitlines() if not line.startswith("#")}
     assert names == {line.partition(" ")[0] for line in printed if not line.startswith("#")}
@@ -324,5 +313,5 @@ def test_health_names_a_pool_that_somebody_paused(engine: Engine, home: Path) ->
 
 
 def test_health_names_a_disk_that_is_nearly_full(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ticketflow_orch.cli.diagnosis._LEAST_FREE", 1 << 60)
+    monkeypatch.setattr("ticketflow_orch.cli.doctor_findings._LEAST_FREE", 1 << 60)
     assert any(line.startswith("disk: ") and line.endswith("; make room.") for line in health()[1])

@@ -14,6 +14,7 @@ from sqlalchemy.engine import URL
 from typer.testing import CliRunner, Result
 
 from tests.payouts.test_actions import in_doubt
+from tests.support import commands
 from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import MARCH, close_with, owing, pay_from, request, requested_payout, rows
 from tests.support.provider_by_hand import CONFIRMED, recorded, said
@@ -34,16 +35,12 @@ def home(server: EmbeddedServer, scratch: Path, url: URL) -> Iterator[None]:
 
 def run(*arguments: str) -> str:
     """What `ticketflow payouts` prints."""
-    result = CliRunner().invoke(cli.app, ["payouts", *arguments])
-    assert result.exit_code == 0, (result.output, result.exception)
-    return result.output
+    return commands.output("payouts", *arguments)
 
 
 def refusal(*arguments: str) -> str:
     """What `ticketflow payouts` says against its input."""
-    result = CliRunner().invoke(cli.app, ["payouts", *arguments])
-    assert result.exception is not None, result.output
-    return str(result.exception)
+    return commands.refusal("payouts", *arguments)
 
 
 def state(engine: Engine) -> tuple[str, str | None]:

@@ -44,7 +44,7 @@ def test_the_demo_settles_closes_pays_and_states_and_says_where_to_look(demo: Re
         "Top organizations",
         "2026-01 to 2026-03 closed, with ",
         "2026-01 to 2026-03 requested: ",
-        "2026-03 stated: ",
+        "2026-03 issued: ",
         "nothing has left this machine",
         "Statement of ",
         "make ui",
@@ -68,12 +68,12 @@ def test_the_statement_that_the_demo_prints_is_where_it_says(demo: Result) -> No
 
 
 def test_the_demo_repeated_changes_nothing_and_says_so(demo: Result) -> None:
-    told = (settings().home / "outbox.jsonl").read_bytes()
+    delivered = (settings().home / "outbox.jsonl").read_bytes()
     again = invoke(*DEMO)
     assert again.exit_code == demo.exit_code == 0
     assert "this run changed nothing" in again.stdout
     assert "settled:" not in again.stdout
-    assert (settings().home / "outbox.jsonl").read_bytes() == told
+    assert (settings().home / "outbox.jsonl").read_bytes() == delivered
 
 
 def test_the_demo_pays_nobody_where_destinations_are_real(

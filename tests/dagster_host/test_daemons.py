@@ -17,7 +17,8 @@ from sqlalchemy.engine import URL
 
 from tests.support.homes import bootstrapped, dagster_storage
 from ticketflow_orch.cli import ui
-from ticketflow_orch.cli.diagnosis import State, daemon
+from ticketflow_orch.cli.dagster_state import daemon
+from ticketflow_orch.cli.findings import State
 from ticketflow_orch.dagster_host import daemons
 from ticketflow_orch.dagster_host.daemons import leave_mark, two_daemons, working_daemons
 from ticketflow_orch.db.engine import connect_engine

@@ -29,7 +29,7 @@ from sqlalchemy import text
 from tests.conftest import fresh_database
 from tests.support.homes import MIGRATING, fresh_home, variables_for
 from tests.support.patience import patient, stubborn
-from ticketflow_orch.cli.diagnosis import runs_without_worker
+from ticketflow_orch.cli.dagster_state import runs_without_worker
 from ticketflow_orch.dagster_host import run_launcher, run_workers
 from ticketflow_orch.dagster_host.instance import end_runs_without_worker, running
 from ticketflow_orch.dagster_host.run_launcher import ProcessRunLauncher, WorkerOutOfSightError
@@ -284,7 +284,7 @@ def test_of_a_worker_out_of_sight_nothing_is_said_until_its_run_has_taken_its_lo
     assert end_runs_without_worker(instance) == []
     assert now(instance, run).status == STARTED
     [line] = runs_without_worker(instance)
-    assert "on elsewhere) lives cannot be told, and no daemon works there" in line
+    assert "on elsewhere) lives cannot be known, and no daemon works there" in line
 
     late = unexecuted(instance, elsewhere(), max_runtime="0.5")
     time.sleep(0.6)

@@ -12,7 +12,8 @@ from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import rows
 from tests.support.schema import ROLES
 from tests.support.sql_statements import execute
-from ticketflow_orch.cli.diagnosis import State, examine
+from ticketflow_orch.cli.doctor_findings import examine
+from ticketflow_orch.cli.findings import State
 from ticketflow_orch.db import catalogue
 from ticketflow_orch.db.catalogue import RUN_ROLE, foreign_triggers, grant_faults, missing_objects
 from ticketflow_orch.local.postgres import EmbeddedServer

@@ -1,4 +1,4 @@
-"""A backfill over everything that becomes of a month: settled, closed, paid, stated."""
+"""A backfill over everything that becomes of a month: settled, closed, paid, statements issued."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ _ENDED = ("COMPLETED", "COMPLETED_SUCCESS", "COMPLETED_FAILED", "FAILED", "CANCE
 class ChainBackfill:
     """A backfill of the whole chain that has ended, with its runs in the order of their start.
 
-    `settled` are the runs of single months, `portions` those that closed, paid and stated several. In seconds: `start`
-    from the request to the first step, `whole` to the end of the last run, `steps` what each asset worked.
+    `settled` are the runs of single months, `portions` those that closed and paid several and issued their statements.
+    In seconds: `start` from the request to the first step, `whole` to the end of the last run, `steps` what each asset
+    worked.
     """
 
     status: str

@@ -26,7 +26,7 @@ from tests.end_to_end.browser import (
     open_month,
     set_option,
 )
-from ticketflow_orch.cli.demo import GUIDE_MONTH
+from ticketflow_orch.cli.demo_output import GUIDE_MONTH
 from ticketflow_orch.demo_data.work import ARENA, CLUB, THEATRE
 from ticketflow_orch.months import Month, months_between
 
@@ -42,7 +42,7 @@ NOW = "2025-07-10T05:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """An analyst on the pages of an office; `picture` is told what there is to see, by the name of an image."""
+    """An analyst on the pages of an office; `picture` gets what there is to see, by the name of an image."""
 
     office: BackOffice
     page: Page

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.timeout(900)
 
 @pytest.fixture(scope="module")
 def chain_office(scratch: Path) -> Iterator[ChainOffice]:
-    """An office in which a backfill has settled, closed, paid and stated three months of twenty organizations."""
+    """An office in which a backfill has brought three months of twenty organizations from sales to statements."""
     with provider_office(scratch / "chain", CHAINED, organizations=20) as (office, provider):
         yield ChainOffice(office, provider, backfill_chain(office, CHAINED))
 

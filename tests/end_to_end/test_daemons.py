@@ -170,7 +170,7 @@ def judged_after(office: BackOffice, at: datetime) -> datetime | None:
 
 
 def looked_last(office: BackOffice, at: datetime) -> bool:
-    """Whether the sensor remembers a last look at the instant `at`; a look under way may have written over it."""
+    """Whether the sensor remembers a last look at the instant `at`; a look in progress may have written over it."""
     answer = office.ask(SET_CURSOR, sensor=SENSOR, cursor=Look(at, at).cursor)["setSensorCursor"]
     assert answer["__typename"] == "Sensor", answer
     return Look.parse(last_look(office)).judged_until == at

@@ -8,7 +8,7 @@ import pytest
 
 from tests.end_to_end.browser import browsing, installed
 from tests.end_to_end.guide import GUIDE, STEPS, Walk, commands, demo_office
-from ticketflow_orch.cli.demo import GUIDE_MONTH
+from ticketflow_orch.cli.demo_output import GUIDE_MONTH
 from ticketflow_orch.months import Month
 
 pytestmark = pytest.mark.timeout(900)

@@ -189,7 +189,7 @@ def test_after_a_crash_what_is_left_is_named_and_the_run_that_went_down_is_retri
         process.kill()
         process.wait(timeout=WITHIN)
         refused = ui(free_port())
-        assert refused.returncode == 2
+        assert refused.returncode == 1
         named = refused.stderr.rsplit("kill ", 1)[1].split("`")[0].split()
         assert {int(pid) for pid in named} == {leader.pid for leader in leaders}
 
@@ -218,7 +218,7 @@ def test_the_real_location_comes_up_alone_with_schedules_on_and_ends_with_its_da
         assert set(states.values()) == {"RUNNING"}
 
         second = ui(free_port())
-        assert second.returncode == 2
+        assert second.returncode == 1
         assert f"end it first with `kill {process.pid}`" in second.stderr
 
         processes = everything_of(process, home)
@@ -244,7 +244,7 @@ def test_a_port_in_use_is_refused_before_anything_starts(home: Path) -> None:
         port = taken.getsockname()[1]
         refused = ui(port)
 
-    assert refused.returncode == 2
+    assert refused.returncode == 1
     assert refused.stderr == (
         f"error: Port {port} on 127.0.0.1 cannot be used (Address already in use); choose another with --port.\n"
     )

@@ -27,7 +27,12 @@ ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
 IMAGE = "localhost/ticketflow-fresh"
 NOTHING_BUT = "python3,python3-venv,make"
-MATRIX = ("tests/local/test_fresh_machine.py", "tests/local/test_postgres.py")
+MATRIX = (
+    "tests/local/test_fresh_machine.py",
+    "tests/local/test_hidden_processes.py",
+    "tests/local/test_data_places.py",
+    "tests/local/test_postgres.py",
+)
 COMMANDS = Path(__file__).with_name("commands.py")
 # How this machine reaches its package index is handed on, whatever it is.
 NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")

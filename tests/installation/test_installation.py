@@ -23,7 +23,8 @@ from tests.support.rows import add_movement, add_organization, instant
 from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch import clock
-from ticketflow_orch.cli import diagnosis, health
+from ticketflow_orch.cli import doctor_findings, health
+from ticketflow_orch.cli.findings import State
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import changes, decided, read_installation, require_agreement
 from ticketflow_orch.db.migrate import migrate
@@ -275,8 +276,8 @@ def test_a_clock_that_stands_still_is_named_where_business_is_for_real(
     variables = variables_for(engine.url, server.url("unused"))
     with fresh_home(scratch, TICKETFLOW_FIXED_CLOCK="2026-01-15T10:00:00Z", **variables):
         assert f"clock: {still}; unset TICKETFLOW_FIXED_CLOCK." in health.examine(current_settings())
-        [found] = [finding for finding in diagnosis.examine(current_settings()) if finding.subject == "clock"]
-    assert (found.state, found.detail) == (diagnosis.State.STOPPED, still)
+        [found] = [finding for finding in doctor_findings.examine(current_settings()) if finding.subject == "clock"]
+    assert (found.state, found.detail) == (State.STOPPED, still)
 
 
 def test_only_a_rehearsal_settles_a_month_before_the_database_has_seen_its_end(engine: Engine, made: Engine) -> None:

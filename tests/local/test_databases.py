@@ -1,4 +1,4 @@
-"""Which databases serve, who starts and stops the embedded server, and what people are told when one cannot be had."""
+"""Which databases serve, who starts and stops the embedded server, and what is said when one cannot be used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from tests.conftest import run_sql
 from tests.support.homes import fresh_home, variables_for
 from ticketflow_orch.db.engine import TCP, connect_engine
-from ticketflow_orch.errors import TicketflowError
+from ticketflow_orch.errors import PreconditionFailed, TicketflowError, Unavailable
 from ticketflow_orch.local import databases
 from ticketflow_orch.local.databases import ensure_running, fault, resolve, serving
 from ticketflow_orch.local.postgres import EmbeddedServer
@@ -139,7 +139,7 @@ def test_a_database_that_somebody_else_creates_after_we_looked_is_taken(
 ) -> None:
     looked = []
 
-    def look_and_be_overtaken(asked: URL, variable: str) -> str | None:
+    def look_and_be_overtaken(asked: URL, variable: str) -> TicketflowError | None:
         found = fault(asked, variable)
         looked.append((asked.database, found is None))
         if found is not None and len(looked) == 2:
@@ -197,19 +197,22 @@ def test_a_wrong_password_is_one_sentence_without_it(home: Path) -> None:
 
     found = fault(refused, "TICKETFLOW_DATABASE_URL")
 
-    assert found is not None
-    assert 'password authentication failed for user "clerk"' in found
-    assert SECRET not in found
+    assert isinstance(found, Unavailable)
+    assert 'password authentication failed for user "clerk"' in str(found)
+    assert SECRET not in str(found)
 
 
 def test_a_url_with_an_option_that_libpq_does_not_know_is_a_fault_too(url: URL) -> None:
-    assert "nonsense" in (fault(url.update_query_dict({"nonsense": "1"}), "TICKETFLOW_DATABASE_URL") or "")
+    assert "nonsense" in str(fault(url.update_query_dict({"nonsense": "1"}), "TICKETFLOW_DATABASE_URL"))
 
 
 def test_a_postgres_that_is_too_old_is_refused(url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(databases, "MINIMUM_POSTGRES", 99)
 
-    assert "is Postgres 18; 99 or later is needed" in (fault(url, "TICKETFLOW_DATABASE_URL") or "")
+    found = fault(url, "TICKETFLOW_DATABASE_URL")
+
+    assert isinstance(found, PreconditionFailed)
+    assert "is Postgres 18; 99 or later is needed" in str(found)
 
 
 def test_the_last_user_of_the_embedded_server_stops_it(home: Path) -> None:

@@ -6,7 +6,6 @@ import os
 import pwd
 import re
 import shutil
-import signal
 import socket
 import stat
 import subprocess
@@ -16,19 +15,16 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import run_sql
+from tests.local.small_clusters import ROOT, SMALL
 from tests.support.sessions import becomes
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local import postgres_places, postgres_processes
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.local.processes import socket_folder
 
-SMALL = {"shared_buffers": "16MB", "fsync": "off"}
-ROOT = os.geteuid() == 0
-only_root = pytest.mark.skipif(not ROOT, reason="needs root, which runs Postgres as another account")
 # An account that every machine has.
 OTHER = "nobody"
 PATHS = {
@@ -85,40 +81,12 @@ assert not server.data.exists()
 
 
 @pytest.fixture
-def own(scratch: Path) -> Iterator[EmbeddedServer]:
-    server = EmbeddedServer(scratch / f"own-{uuid.uuid4().hex[:6]}", parameters=SMALL)
-    yield server
-    server.remove()
-
-
-@pytest.fixture
 def programs() -> Iterator[Path]:
     """A folder that other accounts can reach and whose programs run: in a container, memory is mounted without that."""
     folder = Path(tempfile.mkdtemp(prefix="tf-"))
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
-
-
-@pytest.fixture
-def private(scratch: Path) -> Iterator[Path]:
-    """A folder that others cannot enter."""
-    folder = scratch / f"private-{uuid.uuid4().hex[:6]}"
-    folder.mkdir(mode=0o700)
-    yield folder
-    for home in folder.iterdir():
-        EmbeddedServer(home).remove()
-    shutil.rmtree(folder)
-
-
-@pytest.fixture
-def unseen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container: root may not look into another account's processes."""
-
-    def deny(process: psutil.Process) -> str:
-        raise psutil.AccessDenied(process.pid)
-
-    monkeypatch.setattr(psutil.Process, "cwd", deny)
 
 
 def accounts() -> list[object]:
@@ -145,88 +113,6 @@ def test_a_server_lives_crashes_and_ends(scratch: Path, account: str, mode: int,
     assert done.returncode == 0, done.stderr
     assert stat.S_IMODE(folder.stat().st_mode) == mode
     shutil.rmtree(folder)
-
-
-def test_what_is_running_is_found_where_nobody_may_look_into_its_processes(own: EmbeddedServer, unseen: None) -> None:
-    own.start()
-    pid = own.pid()
-
-    assert pid is not None
-    assert not own.start()
-    assert len(postgres_processes.working_in(own.data, own._cluster)) > 1
-    assert own.stop()
-    assert not own.is_running()
-
-
-def test_another_server_is_not_taken_for_ours_where_nobody_may_look_into_it(
-    own: EmbeddedServer, server: EmbeddedServer, unseen: None
-) -> None:
-    own.start()
-    own.stop()
-    (own.data / "postmaster.pid").write_text(f"{server.pid()}\n{own.data}\n")
-
-    assert own.pid() is None
-    assert own.start()
-    assert own.pid() != server.pid()
-    assert server.is_running()
-
-
-def test_a_lock_in_doubt_is_left_and_what_postgres_says_about_it_is_a_sentence(
-    own: EmbeddedServer, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own.start()
-    own.stop()
-    lock = own.data / "postmaster.pid"
-    lock.write_text(f"{server.pid()}\n{own.data}\n")
-
-    def deny(process: psutil.Process) -> str:
-        raise psutil.AccessDenied(process.pid)
-
-    for asked in ("name", "cwd", "cmdline"):
-        monkeypatch.setattr(psutil.Process, asked, deny)
-    with pytest.raises(
-        TicketflowError, match=r"would not start: lock file \"postmaster.pid\" already exists; .*remove"
-    ):
-        own.start()
-    assert lock.exists()
-    lock.unlink()
-
-
-def test_a_server_whose_process_is_out_of_sight_is_neither_started_twice_nor_taken_for_stopped(
-    own: EmbeddedServer,
-) -> None:
-    own.start()
-    lock = own.data / "postmaster.pid"
-    kept = lock.read_text()
-    # In another container the same process has another id, and what has this one here is somebody else.
-    lock.write_text(kept.replace(kept.split("\n", 1)[0], str(os.getpid()), 1))
-
-    assert own.is_running()
-    assert own.pid() is None
-    assert not own.start()
-    with pytest.raises(TicketflowError, match="such as in another container"):
-        own.stop()
-    lock.write_text(kept)
-
-
-def test_processes_of_a_killed_server_are_waited_for_where_nobody_may_look_into_them(
-    own: EmbeddedServer, unseen: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ticketflow_orch.local.postgres._LONGEST_DEATH", 0.5)
-    own.start()
-    pid = own.pid()
-    assert pid is not None
-    [checkpointer] = [each for each in psutil.Process(pid).children() if "checkpointer" in " ".join(each.cmdline())]
-    checkpointer.suspend()
-    os.kill(pid, signal.SIGKILL)
-    assert becomes(lambda: not own.is_running())
-    try:
-        with pytest.raises(TicketflowError, match=rf"still use {own.data}; end them with `kill -9 {checkpointer.pid}`"):
-            own.start()
-        assert (own.data / "postmaster.pid").exists()
-    finally:
-        checkpointer.kill()
-    assert own.start()
 
 
 def test_an_interrupted_creation_is_begun_anew(own: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,73 +249,3 @@ def test_programs_in_a_path_that_shells_would_read_are_run_from_a_copy(
         os.umask(before)
     assert subprocess.run([bin_ / "initdb", "--version"], check=False).returncode == 0
     assert all(path.stat().st_mode & 0o055 == 0o055 for path in (bin_ / "postgres", bin_, *bin_.parents[:3]))
-
-
-@only_root
-def test_a_home_that_is_moved_keeps_its_data_and_a_copy_of_it_gets_none_of_it(private: Path) -> None:
-    first = EmbeddedServer(private / "first", parameters=SMALL)
-    first.start()
-    run_sql(first.url(), "CREATE DATABASE kept")
-    first.stop()
-
-    moved = EmbeddedServer((private / "first").rename(private / "second"), parameters=SMALL)
-    moved.start()
-    run_sql(moved.url("kept"), "SELECT 1")
-    shutil.copytree(private / "second", private / "copy", symlinks=True)
-    with pytest.raises(TicketflowError, match=rf"is that of {private / 'second'}; set TICKETFLOW_HOME"):
-        EmbeddedServer(private / "copy", parameters=SMALL)._initialize()
-    moved.stop()
-    (private / "copy" / "postgres").unlink()
-
-
-@only_root
-def test_data_that_is_gone_is_not_silently_begun_anew(private: Path) -> None:
-    server = EmbeddedServer(private / "home", parameters=SMALL)
-    server.start()
-    server.stop()
-    away = server.data.rename(server.data.with_name(f"{server.data.name}.away"))
-
-    with pytest.raises(TicketflowError, match=rf"was in {server.data} and is gone; bring it back"):
-        EmbeddedServer(private / "home", parameters=SMALL).start()
-    away.rename(server.data)
-    assert server.start()
-
-
-@only_root
-def test_data_stays_where_it_is_when_its_folder_is_closed_and_that_is_said(private: Path) -> None:
-    private.chmod(0o755)
-    server = EmbeddedServer(private / "home", parameters=SMALL)
-    server.start()
-    server.stop()
-    private.chmod(0o700)
-
-    closed = EmbeddedServer(private / "home", parameters=SMALL)
-    assert closed.data == server.data
-    with pytest.raises(TicketflowError, match=rf"let others enter again with `chmod o\+x {private}`"):
-        closed.start()
-
-
-@only_root
-def test_a_home_that_a_strict_umask_will_close_has_its_data_elsewhere_from_the_start(scratch: Path) -> None:
-    before = os.umask(0o077)
-    server = EmbeddedServer(scratch / f"strict-{uuid.uuid4().hex[:6]}", parameters=SMALL)
-    try:
-        server.start()
-        assert server.data == EmbeddedServer(server.directory).data
-        assert server.data.parent == postgres_places.SHARED
-        run_sql(server.url(), "SELECT 1")
-    finally:
-        os.umask(before)
-        server.remove()
-
-
-@only_root
-@pytest.mark.parametrize("said", ["there is no useradd here", "useradd: Permission denied."])
-def test_an_account_that_cannot_be_made_is_a_sentence(monkeypatch: pytest.MonkeyPatch, said: str) -> None:
-    monkeypatch.setattr(postgres_places, "ACCOUNT", "nobody-has-this-name")
-    monkeypatch.setattr(postgres_places, "_add_account", lambda: said)
-
-    with pytest.raises(
-        TicketflowError, match=rf"could not be made for it \({said}\); create it with `useradd --system"
-    ):
-        postgres_places.account()

@@ -1,4 +1,4 @@
-"""Our own Postgres: started and stopped by whoever says so, whatever became of the process that started it."""
+"""Our own Postgres: started and stopped on request, whatever became of the process that started it."""
 
 from __future__ import annotations
 

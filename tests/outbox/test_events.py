@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_page_for_receivers_lists_every_type() -> None:
     page = (ROOT / "docs" / "delivery.md").read_text("utf-8")
-    table = page.split("## What is told")[1].split("##")[0]
+    table = page.split("## What is sent")[1].split("##")[0]
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     listed = [name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)]
     assert sorted(listed) == sorted(EVENT_TYPES)

@@ -65,7 +65,7 @@ class World:
 
 
 def whole_chain(engine: Engine, folder: Path) -> World:
-    """January to March closed, paid and stated, April settled; with all that may go otherwise and is in order.
+    """January to March closed, paid and with statements, April settled; with all that may go otherwise and is in order.
 
     Late data for open and closed months and for one before the first, an organization that was parked and is not any
     more, a pass that was given up and one that is ahead of what counts as read, a refund, and a payout that came back.

@@ -77,10 +77,10 @@ def csv_text(rows: Sequence[Mapping[str, str]]) -> str:
     return buffer.getvalue()
 
 
-def write_folder(folder: Path, told: Story, ending: str = ".csv") -> Path:
+def write_folder(folder: Path, content: Story, ending: str = ".csv") -> Path:
     """Write the rows to `folder` as files with that ending; kinds without rows get no file."""
     folder.mkdir(exist_ok=True)
-    for kind, rows in told.items():
+    for kind, rows in content.items():
         path = folder / f"{kind}{ending}"
         if not rows:
             path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A code location whose runs do not come to their end by themselves."""
+"""A code location whose runs do not end by themselves."""
 
 from __future__ import annotations
 

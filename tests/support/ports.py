@@ -1,4 +1,4 @@
-"""Ports for servers that are told where to listen."""
+"""Ports for servers that are given one to listen on."""
 
 from __future__ import annotations
 

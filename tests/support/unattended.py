@@ -30,7 +30,7 @@ from ticketflow_orch.statements import StatementOptions, StatementsLeftOutError,
 from ticketflow_orch.statements.storage import Place
 
 _MAIL_FROM = instant("2025-10-01T00:00")
-# One that cannot be paid or stated keeps nobody else from it, in this month or in those that follow.
+# One that cannot be paid or get a statement keeps nobody else from it, in this month or in those that follow.
 LEFT_OUT = (PayoutsLeftOutError, StatementsLeftOutError)
 # What a run, or a person's command, may answer instead of doing what it was asked for. Anything else is a fault.
 REFUSALS = (TicketflowError, IncompleteSettlementError, IncompleteClosingError, *LEFT_OUT)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.options import AsJson, By
 from ticketflow_orch.local.account import account
 
 app = typer.Typer(
@@ -18,21 +19,17 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="With --all: how many.")] = 100,
     *,
     everything: Annotated[bool, typer.Option("--all", help="Also those that are over, the newest first.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the alerts that are open, the most urgent first."""
-    import json
-    from dataclasses import asdict
-
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
     from ticketflow_orch.outbox.alerts import latest, standing
 
     with database("alerts") as engine, engine.connect() as connection:
         found = latest(connection, limit) if everything else standing(connection)
     if as_json:
-        for one in found:
-            typer.echo(json.dumps(asdict(one), default=lambda instant: instant.isoformat()))
+        json_lines(found)
         return
     if not found:
         typer.echo("No alert is open.")
@@ -58,9 +55,7 @@ def list_(
 @app.command("resolve")
 def resolve(
     alert: Annotated[int, typer.Argument(metavar="ID", help="As `list` shows it.")],
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who saw to it; unless given, the account's name.")
-    ] = None,
+    by: By = None,
 ) -> None:
     """Say that an alert is over, where nothing else shows it; what occurs after that is alerted anew."""
     from ticketflow_orch import clock

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.options import By
 from ticketflow_orch.local.account import account
 
 app = typer.Typer(
@@ -25,7 +26,7 @@ def list_(
     from ticketflow_orch import clock
     from ticketflow_orch.auditing import organization_members
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.cli.terminal import note_unlisted, plain_table
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.anomalies import read_anomalies
@@ -51,16 +52,13 @@ def list_(
             for one in found.listed
         ),
     )
-    if found.count > len(found.listed):
-        typer.echo(f"{found.count - len(found.listed):,} more are not listed; name a larger --limit.", err=True)
+    note_unlisted(found.count - len(found.listed))
 
 
 @app.command("accept")
 def accept(
     movements: Annotated[list[str], typer.Argument(metavar="MOVEMENT", help="Its reference, as `list` shows it.")],
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who looked at it; unless given, the account's name.")
-    ] = None,
+    by: By = None,
 ) -> None:
     """Accept what looks wrong with movements and is right: it holds no payout any more until it becomes worse."""
     from ticketflow_orch.cli.session import database

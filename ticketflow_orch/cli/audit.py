@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import DONE, FAILED
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -46,7 +48,7 @@ def audit(
         typer.echo(f"{broken} of {len(verdicts)} are broken.")
     else:
         typer.echo(f"Nothing is broken; {warnings} to look at." if warnings else "All is as it should be.")
-    raise typer.Exit(1 if broken else 0)
+    raise typer.Exit(FAILED if broken else DONE)
 
 
 def _print(verdict: Verdict) -> None:

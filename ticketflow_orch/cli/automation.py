@@ -130,7 +130,7 @@ def _since_when_nothing_was(on: Sequence[_Watched], now: datetime) -> datetime |
     """When something of what is `on` was evaluated last, where none of it is any more; None where all is well.
 
     The daemon notes an evaluation that met no code server, and from then on none, until there is one again. Only what
-    comes by the minute or more often tells: the rest is not due for hours.
+    comes by the minute or more often shows it: the rest is not due for hours.
     """
     frequent = [one for one in on if _is_frequent(one) and one.since is not None]
     last = max((one.since for one in frequent if one.since is not None and not one.is_unreachable), default=None)

@@ -1,4 +1,4 @@
-"""`ticketflow close` and `books`: closing months through Dagster, so that books and UI agree, and what they say."""
+"""`ticketflow close` and `books`: months closed through Dagster, so that books and UI agree, and what they say."""
 
 from __future__ import annotations
 
@@ -6,31 +6,26 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import DONE, FAILED
+from ticketflow_orch.cli.month_range import FirstMonth, LastMonth, OneMonth, named_months
+from ticketflow_orch.cli.options import By
 from ticketflow_orch.cli.terminal import console
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.local.account import account
 
 
 def close(
-    month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The month to close.")] = None,
-    first: Annotated[str | None, typer.Option("--from", metavar="YYYY-MM", help="The first of several.")] = None,
-    last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last of several.")] = None,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who closes; unless given, the account's name.")
-    ] = None,
+    month: OneMonth = None,
+    first: FirstMonth = None,
+    last: LastMonth = None,
+    by: By = None,
 ) -> None:
     """Close the books of a settled month for good, or of all from --from to --to, in order, in one run.
 
     Exit code 1 when a month is refused, or a check is red.
     """
     from ticketflow_orch.cli.session import instance_and_database
-    from ticketflow_orch.local.account import account
-    from ticketflow_orch.months import Month, months_between
 
-    if (month is None) == (first is None or last is None) or (month is not None and (first or last)):
-        raise InvalidInput("Name one month, or --from and --to; for example `ticketflow close 2026-03`.")
-    months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
-    if not months:
-        raise InvalidInput(f"There is no month from {first} to {last}; turn the two around.")
+    months = named_months("close", month, first, last)
     with instance_and_database("close") as engine:
         # It loads the code location, which then has the months of the database.
         from ticketflow_orch.cli.month_runs import close_months, require_over
@@ -44,7 +39,7 @@ def close(
         out.print(f"[red]{months[0] if len(months) == 1 else 'The run'} failed:[/red] {run.why}", soft_wrap=True)
     for check in run.red_checks:
         out.print(f"        [red]check {check}[/red]")
-    raise typer.Exit(0 if run.succeeded and not run.red_checks else 1)
+    raise typer.Exit(DONE if run.succeeded and not run.red_checks else FAILED)
 
 
 def books(

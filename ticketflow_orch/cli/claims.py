@@ -1,4 +1,4 @@
-"""`ticketflow claims`: who is at which piece of scheduled work, and taking it from who will never finish."""
+"""`ticketflow claims`: who holds which piece of scheduled work, and taking it from a holder that will never finish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.cli.terminal import AsJson
+from ticketflow_orch.cli.options import AsJson
 
 app = typer.Typer(help="Show claims on scheduled work, and take one from its holder.", no_args_is_help=True)
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import DONE, FAILED
+from ticketflow_orch.cli.options import By
 from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
@@ -31,9 +33,7 @@ def replace(
         str | None, typer.Option("--all", metavar="CODE", help="All organizations that have this currency.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without, only what would be done is shown.")] = False,
-    by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Who decided it; unless given, the account's name.")
-    ] = None,
+    by: By = None,
 ) -> None:
     """Give organizations another currency from a month on, and convert what they are still owed in the old one.
 
@@ -55,7 +55,7 @@ def replace(
     _show(replaced)
     if not yes and not replaced.changes_nothing:
         typer.echo("Nothing is written yet; the same command with --yes does it.")
-    raise typer.Exit(1 if replaced.left_out else 0)
+    raise typer.Exit(FAILED if replaced.left_out else DONE)
 
 
 def _show(replaced: Replaced) -> None:

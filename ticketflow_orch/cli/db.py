@@ -26,7 +26,7 @@ def start() -> None:
 
 @app.command("stop")
 def stop() -> None:
-    """Stop the embedded Postgres, whoever uses it."""
+    """Stop the embedded Postgres, even while others use it."""
     from ticketflow_orch.local import databases
     from ticketflow_orch.settings import settings
 

@@ -1,4 +1,4 @@
-"""`ticketflow demo`: a year of a platform's life, settled, closed, paid and stated before your eyes."""
+"""`ticketflow demo`: a year of a platform's life, settled, closed and paid before your eyes, statements included."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import DONE, FAILED
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from sqlalchemy import Engine
@@ -17,8 +19,6 @@ if TYPE_CHECKING:
 
 _TAGS = {"ticketflow/demo": "true"}
 _LONGEST_DELIVERY = 20.0
-# The last month that is closed in docs/analysts.md, whose months follow from it.
-GUIDE_MONTH = "2025-03"
 # Where the demo's events go, for whatever process works in its home.
 DELIVERY = """\
 # Written by `ticketflow demo`: its payouts are confirmed by a provider that pays nobody.
@@ -47,19 +47,17 @@ def demo(
     """Load a demo data set that ends with the last full month; settle, close and pay its months, write statements.
 
     Three months, and what else the guide for analysts is about, are left to do, unless it is to be --finished. Nothing
-    leaves the machine: what the outside world would be told is written to a file. Repeating it changes nothing and says
+    leaves the machine: what would go to the outside world is written to a file. Repeating it changes nothing and says
     so.
     """
+    from ticketflow_orch.cli.demo_output import print_work
     from ticketflow_orch.cli.session import instance_and_database
-    from ticketflow_orch.cli.settle import report
     from ticketflow_orch.cli.terminal import console, rows_shown
     from ticketflow_orch.clock import now
     from ticketflow_orch.demo_data import load_demo, require_no_others
-    from ticketflow_orch.demo_data.work import ARENA, last_finished, leave_work
-    from ticketflow_orch.local.account import account
+    from ticketflow_orch.demo_data.work import last_finished
     from ticketflow_orch.months import Month
     from ticketflow_orch.settings import settings
-    from ticketflow_orch.settlement.due import due_months, months_over
 
     out = console()
     business_now = now(settings().fixed_clock)
@@ -67,9 +65,6 @@ def demo(
     last = Month.of_instant(business_now, "Pacific/Pago_Pago").previous()
     _require_no_real_destinations()
     with instance_and_database("demo") as engine:
-        # It loads the code location, which then has the months of the database.
-        from ticketflow_orch.cli.month_runs import settle_months
-
         first = Month.parse(settings().first_month)
         _require_room(first, last, months, organizations, finished=finished)
         require_no_others(engine)
@@ -78,34 +73,52 @@ def demo(
             loaded = load_demo(engine, last, months=months, organizations=organizations, progress=progress)
         out.print(str(loaded))
         leaves_work = not finished and _tells_stories(engine, first, loaded.last_month, new=loaded.loaded)
-        with engine.connect() as connection:
-            due = due_months(connection, business_now, first)
-            over = months_over(connection, business_now, first)
-        if leaves_work:
-            finishing = last_finished(loaded.last_month)
-            due, over = (tuple(one for one in months_ if one <= finishing) for months_ in (due, over))
-        kept = ARENA if leaves_work else None
-        settled = list(settle_months(engine, due, tags=_TAGS))
-        green = [report(run) for run in settled].count(False) == 0
-        print_totals(engine, over[0], over[-1])
-        books = close_pay_and_state(engine, business_now, first, over[-1], kept) if green else []
-        green = green and all(run.succeeded and not run.red_checks for run in books)
-        delivered = deliver(engine)
-        # Afterwards, for parking holds what was not sent.
-        if leaves_work and green:
-            leave_work(engine, loaded.last_month, account(), settings().home)
-        if green:
-            print_statement(engine, over[-1])
-        if green and not settled and not books and not delivered:
-            out.print("\nEverything had been done before: this run changed nothing.")
+        green = _finish_months(engine, business_now, first, loaded.last_month, leaves_work=leaves_work)
         if leaves_work or not green:
             print_work(engine, business_now, first, last_finished(loaded.last_month))
     out.print("\nNext: [bold]make ui[/bold] opens it in Dagster at http://127.0.0.1:3000.")
-    raise typer.Exit(0 if green else 1)
+    raise typer.Exit(DONE if green else FAILED)
+
+
+def _finish_months(engine: Engine, now: datetime, first: Month, last: Month, *, leaves_work: bool) -> bool:
+    """Settle, close and pay what is due, and print what came of it; returns whether all went well.
+
+    Where the demo `leaves_work`, its last months, which end with `last`, are left alone, and its stories are begun.
+    """
+    # It loads the code location, which has the months of the database by now.
+    from ticketflow_orch.cli.demo_output import print_statement, print_totals
+    from ticketflow_orch.cli.month_runs import settle_months
+    from ticketflow_orch.cli.settle import report
+    from ticketflow_orch.cli.terminal import console
+    from ticketflow_orch.demo_data.work import ARENA, last_finished, leave_work
+    from ticketflow_orch.local.account import account
+    from ticketflow_orch.settings import settings
+    from ticketflow_orch.settlement.due import due_months, months_over
+
+    with engine.connect() as connection:
+        due = due_months(connection, now, first)
+        over = months_over(connection, now, first)
+    if leaves_work:
+        finishing = last_finished(last)
+        due, over = (tuple(month for month in months if month <= finishing) for months in (due, over))
+    settled = list(settle_months(engine, due, tags=_TAGS))
+    green = [report(run) for run in settled].count(False) == 0
+    print_totals(engine, over[0], over[-1])
+    books = close_pay_and_state(engine, now, first, over[-1], ARENA if leaves_work else None) if green else []
+    green = green and all(run.succeeded and not run.red_checks for run in books)
+    delivered = deliver(engine)
+    # Afterwards, for parking holds what was not sent.
+    if leaves_work and green:
+        leave_work(engine, last, account(), settings().home)
+    if green:
+        print_statement(engine, over[-1])
+    if green and not settled and not books and not delivered:
+        console().print("\nEverything had been done before: this run changed nothing.")
+    return green
 
 
 def _require_room(first: Month, last: Month, months: int, organizations: int, *, finished: bool) -> None:
-    """Raise TicketflowError where so many months or organizations are not to be had, or do not suffice."""
+    """Raise InvalidInput where so many months or organizations are not to be had, or do not suffice."""
     from ticketflow_orch.demo_data.work import LEAST_MONTHS, LEAST_ORGANIZATIONS
     from ticketflow_orch.errors import InvalidInput
     from ticketflow_orch.months import months_between
@@ -123,16 +136,16 @@ def _require_room(first: Month, last: Month, months: int, organizations: int, *,
 
 
 def _require_no_real_destinations() -> None:
-    from ticketflow_orch.errors import InvalidInput
+    from ticketflow_orch.errors import PreconditionFailed
     from ticketflow_orch.outbox.delivery.configuration import HOME_FILE
     from ticketflow_orch.settings import settings
 
     sentence = "The demo pays organizations that do not exist, and {} names real destinations; {} for the demo."
     if settings().delivery is not None:
-        raise InvalidInput(sentence.format(f"TICKETFLOW_DELIVERY={settings().delivery}", "unset it"))
+        raise PreconditionFailed(sentence.format(f"TICKETFLOW_DELIVERY={settings().delivery}", "unset it"))
     own = settings().home / HOME_FILE
     if own.is_file() and own.read_text("utf-8") != DELIVERY:
-        raise InvalidInput(sentence.format(own, "move it away"))
+        raise PreconditionFailed(sentence.format(own, "move it away"))
 
 
 def decide(engine: Engine, first: Month) -> None:
@@ -175,65 +188,6 @@ def _tells_stories(engine: Engine, first: Month, last: Month, *, new: bool) -> b
     return True
 
 
-def print_work(engine: Engine, now: datetime, first_month: Month, last_closed: Month) -> None:
-    """Print what is left to be done, and by which commands; months as they are called here and in the guide."""
-    from ticketflow_orch.cli.terminal import console, plain_table
-
-    left = list(_work(engine, now, first_month, _following(last_closed)[-1]))
-    if not left:
-        return
-    out = console()
-    out.print("\n[bold]Left for you to do[/bold], step by step in docs/analysts.md")
-    plain_table(("", "what", "by"), left)
-    if str(last_closed) != GUIDE_MONTH:
-        there, here = (", ".join(_following(month)) for month in (GUIDE_MONTH, last_closed))
-        out.print(f"What that page calls {there} is {here} here.")
-
-
-def _following(month: Month | str) -> list[str]:
-    """The month, and those that are left to be settled after it."""
-    from ticketflow_orch.demo_data.work import MONTHS_LEFT
-    from ticketflow_orch.months import Month
-
-    months = [Month.parse(str(month))]
-    for _ in range(MONTHS_LEFT):
-        months.append(months[-1].next())
-    return [str(each) for each in months]
-
-
-def _work(engine: Engine, now: datetime, first_month: Month, misread: str) -> Iterator[tuple[str, str, str]]:
-    """Each piece of work that is left: where, what it is, the command that does it; `misread`: the month that fails."""
-    import shlex
-    from pathlib import Path
-
-    from ticketflow_orch.demo_data.work import corrections, is_misread
-    from ticketflow_orch.formatting.counts import counted
-    from ticketflow_orch.payouts.parking import parked_by_hand
-    from ticketflow_orch.payouts.queries import payouts
-    from ticketflow_orch.settings import settings
-    from ticketflow_orch.settlement.due import due_months
-    from ticketflow_orch.settlement.queries import late_organizations
-
-    with engine.connect() as connection:
-        due = due_months(connection, now, first_month)
-        late = late_organizations(connection)
-        parked = parked_by_hand(connection)
-        held = payouts(connection, state="HELD")
-    if due:
-        yield f"{due[0]} to {due[-1]}", "not settled", f"ticketflow settle --from {due[0]} --to {due[-1]}"
-    if is_misread(engine):
-        folder = corrections(settings().home.absolute())
-        shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-        yield misread, "fails: a file was misread", f"ticketflow import {shlex.quote(str(shown))}"
-    for month, organizations in late.items():
-        yield str(month), f"closed, and late money of {counted(organizations, 'organization')}", "ticketflow late"
-    for one in parked:
-        yield one.external_ref, f"parked: {one.reason}", f"ticketflow unpark {one.external_ref}"
-    for payout in held:
-        release = f"ticketflow payouts release --month {payout.month}"
-        yield str(payout.month), f"payout of {payout.organization} held", release
-
-
 def close_pay_and_state(
     engine: Engine, now: datetime, first_month: Month, last: Month, kept: str | None
 ) -> list[SpanRun]:
@@ -258,7 +212,7 @@ def close_pay_and_state(
     ran += paid
     with engine.connect() as connection:
         stating = [month for month in months_to_issue(connection) if month == last]
-    return ran + _ran(STATEMENTS_JOB, stating, "stated: {statements:,} statements")
+    return ran + _ran(STATEMENTS_JOB, stating, "issued: {statements:,} statements")
 
 
 def _release_but(engine: Engine, kept: str | None) -> None:
@@ -323,62 +277,3 @@ def deliver(engine: Engine) -> int:
             confirmed = confirmed_payouts(connection)
         console().print(f"{confirmed:,} payouts are confirmed, by the demo's own provider, which pays nobody")
     return delivered
-
-
-def print_totals(engine: Engine, first: Month, last: Month) -> None:
-    """Print what every month came to: a line a month, a column a currency; and who sold most."""
-    from rich.table import Table
-
-    from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.formatting.money import written_out
-    from ticketflow_orch.settlement.queries import month_totals, top_organizations
-
-    with engine.connect() as connection:
-        totals = month_totals(connection, first, last)
-        top = top_organizations(connection, first, last, limit=1)
-    nets = {(total.month, total.currency): written_out(total.net, total.exponent) for total in totals}
-    currencies = sorted({total.currency for total in totals})
-    table = Table("month", box=None, pad_edge=False, header_style="bold")
-    for currency in currencies:
-        table.add_column(currency, justify="right")
-    for month in sorted({total.month for total in totals}):
-        table.add_row(str(month), *(nets.get((month, currency), "") for currency in currencies))
-    out = console()
-    out.print("\n[bold]Net, by month and currency[/bold]")
-    out.print(table)
-    best = Table("currency", "organization", "name", box=None, pad_edge=False, header_style="bold")
-    best.add_column("net", justify="right")
-    for item in top:
-        best.add_row(item.currency, item.external_ref, item.name, written_out(item.net, item.exponent))
-    out.print("\n[bold]Top organizations[/bold]")
-    out.print(best)
-    out.print()
-
-
-def print_statement(engine: Engine, month: Month) -> None:
-    """Print the balance of the month's first top organization as its statement has it, and where the statement is."""
-    from rich.table import Table
-
-    from ticketflow_orch.cli.terminal import console
-    from ticketflow_orch.formatting.columns import cells
-    from ticketflow_orch.reports.explain import explain
-    from ticketflow_orch.reports.explanation_columns import BALANCES
-    from ticketflow_orch.settings import settings
-    from ticketflow_orch.settlement.queries import top_organizations
-    from ticketflow_orch.statements import StatementOptions, write_statement
-
-    with engine.connect() as connection:
-        best = top_organizations(connection, month, month, limit=1)[0]
-        balances = explain(connection, best.external_ref, month).balances
-    addresses = write_statement(engine, best.external_ref, month, StatementOptions.configured(settings()))
-    shown = [column for column in BALANCES if column.name != "payout"]
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in shown:
-        table.add_column(column.name, justify="left" if column.kind == "text" else "right")
-    for balance in balances:
-        table.add_row(*(str(cell) for cell in cells(shown, balance)))
-    out = console()
-    out.print(f"\n[bold]Statement of {best.name} ({best.external_ref}) for {month}[/bold]")
-    out.print(table)
-    for address in addresses:
-        out.print(address, soft_wrap=True)

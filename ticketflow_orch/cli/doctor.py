@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import FAILED
+
 
 def doctor(
     strict: Annotated[bool, typer.Option("--strict", help="Count what is stopped as wrong, for deployments.")] = False,
@@ -17,7 +19,8 @@ def doctor(
     from rich.table import Table
     from rich.text import Text
 
-    from ticketflow_orch.cli.diagnosis import State, examine
+    from ticketflow_orch.cli.doctor_findings import examine
+    from ticketflow_orch.cli.findings import State
     from ticketflow_orch.cli.terminal import console
     from ticketflow_orch.settings import settings
 
@@ -30,4 +33,4 @@ def doctor(
     console().print(table)
     bad = {State.WRONG, State.STOPPED} if strict else {State.WRONG}
     if any(finding.state in bad for finding in findings):
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)

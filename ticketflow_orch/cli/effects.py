@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.cli.terminal import AsJson
+from ticketflow_orch.cli.options import AsJson
 from ticketflow_orch.errors import InvalidInput
 
 if TYPE_CHECKING:

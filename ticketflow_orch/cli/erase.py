@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.cli.terminal import DryRun
+from ticketflow_orch.cli.options import DryRun
 from ticketflow_orch.formatting.counts import counted
 
 # What nobody reaches from here, or nobody may change.

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import FAILED
+
 if TYPE_CHECKING:
     from dagster import DagsterInstance
     from sqlalchemy import Engine
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 _LAUNCH_AGAIN = "correct what it says and launch it again in the UI, or leave it to its next window"
 # Every daily window comes within it, also on the day with 25 hours.
 _WINDOWS_WITHIN = timedelta(hours=26)
-# In seconds: when all must be told, well below what a watchdog waits; and what is left then for the last questions.
+# In seconds: when all must be said, well below what a watchdog waits; and what is left then for the last questions.
 LONGEST = 15.0
 _LAST = 4.0
 
@@ -52,13 +54,13 @@ def health(
     if as_json:
         typer.echo(json.dumps({"ok": not found, "problems": found}, ensure_ascii=False))
     if found:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
     if not as_json:
         typer.echo("ok")
 
 
 def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
-    """One line for each problem, what others depend on first; complete after `longest` seconds, whoever is silent.
+    """One line for each problem, what others depend on first; complete after `longest` seconds, silent or not.
 
     Both databases and this host are asked at once, so that one that does not answer hides nothing about the others.
 
@@ -73,7 +75,7 @@ def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
     deadline = time.monotonic() + longest
     is_usable = threading.Event()
     ours = Asked(lambda: _ours(databases, settings, is_usable))
-    dagsters = Asked(lambda: _dagsters(databases, settings, partial(_has_told, ours, is_usable, deadline - _LAST)))
+    dagsters = Asked(lambda: _dagsters(databases, settings, partial(_has_answered, ours, is_usable, deadline - _LAST)))
     host = Asked(lambda: _host(databases, settings))
     for asked, silent in (
         (ours, "database: it accepts connections and does not answer"),
@@ -86,7 +88,7 @@ def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
             yield (f"{silent} within {longest:.0f} s; see its server, the network or pooler before it, and its locks.")
 
 
-def _has_told(asked: Asked[str], is_usable: threading.Event, deadline: float) -> bool:
+def _has_answered(asked: Asked[str], is_usable: threading.Event, deadline: float) -> bool:
     return asked.wait(deadline) and is_usable.is_set()
 
 
@@ -116,7 +118,8 @@ def _dagsters(databases: Databases, settings: Settings, ours_is_usable: Callable
 
 
 def _host(databases: Databases, settings: Settings) -> Iterator[str]:
-    from ticketflow_orch.cli.diagnosis import State, disk
+    from ticketflow_orch.cli.doctor_findings import disk
+    from ticketflow_orch.cli.findings import State
 
     finding = disk(settings, databases)
     if finding.state != State.OK:
@@ -164,7 +167,7 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
     # The windows of the code location are those of the database, whatever the environment says.
     take_over(installed)
     yield from problems(read_situation(engine, settings), installed.business_timezone, settings.outbox_late)
-    yield from _told(engine)
+    yield from _standing_alerts(engine)
     still = standing_still(installed, settings)
     if still is not None:
         yield f"clock: {still}; unset TICKETFLOW_FIXED_CLOCK."
@@ -172,7 +175,7 @@ def _situation(engine: Engine, settings: Settings) -> Iterator[str]:
         yield from _other_routes(settings, installed)
 
 
-def _told(engine: Engine) -> Iterator[str]:
+def _standing_alerts(engine: Engine) -> Iterator[str]:
     """What was alerted, stands, and shows nowhere else."""
     from ticketflow_orch.outbox.alerts import standing
 
@@ -196,9 +199,10 @@ def _other_routes(settings: Settings, installed: Installation) -> Iterator[str]:
 
 
 def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine | None]) -> Iterator[str]:
-    """What Dagster's storage tells; `ours` waits for our own database, and is None where that tells nothing."""
+    """What Dagster's storage says; `ours` waits for our own database, and is None where that does not answer."""
     from ticketflow_orch.cli.automation import standing_still
-    from ticketflow_orch.cli.diagnosis import State, daemon, daemon_since, paused_pools, runs_without_worker
+    from ticketflow_orch.cli.dagster_state import daemon, daemon_since, paused_pools, runs_without_worker
+    from ticketflow_orch.cli.findings import State
     from ticketflow_orch.dagster_host.instance import dagster_home, home_is_current, storage_is_current, untouched
     from ticketflow_orch.local.databases import DAGSTERS, fault
 

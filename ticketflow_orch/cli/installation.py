@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.options import By
 from ticketflow_orch.local.account import account
 
 app = typer.Typer(help="What decides about money in this database: show it, and change it with who and when.")
@@ -17,8 +18,6 @@ _FOLLOWS = {
     "mail_from": "What was due since then and is not mailed yet is mailed by the next runs.",
     "auto_close": "The next tick of the schedule follows it.",
 }
-
-By = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Who decided it; unset: this account.")]
 
 
 @app.callback(invoke_without_command=True)

@@ -16,7 +16,7 @@ def late(
     What `ticketflow status` counts as late is what is not posted yet, by organization.
     """
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.cli.terminal import note_unlisted, plain_table
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
     from ticketflow_orch.settlement.late_adjustments import late_adjustments, late_money
@@ -41,8 +41,7 @@ def late(
                 for one in waiting
             ),
         )
-        if (more := waiting[0].altogether - len(waiting)) > 0:
-            typer.echo(f"{more:,} more are not listed; name a larger --limit.", err=True)
+        note_unlisted(waiting[0].altogether - len(waiting))
         typer.echo()
     if not found.listed:
         if not waiting:
@@ -61,5 +60,4 @@ def late(
             for one in found.listed
         ),
     )
-    if found.more:
-        typer.echo(f"{found.more:,} more are not listed; name a --month, or a larger --limit.", err=True)
+    note_unlisted(found.more, "name a --month, or a larger --limit")

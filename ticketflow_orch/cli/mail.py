@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
     from ticketflow_orch.mail.bounces import Report
@@ -63,7 +64,7 @@ def suppress(
 
     by_hand = suppression.Reason.BY_HAND
     with database("mail") as engine, transaction(engine) as connection:
-        new = suppression.suppress(connection, address, by_hand, reason, by=_who())
+        new = suppression.suppress(connection, address, by_hand, reason, by=account())
     typer.echo(f"No mail goes to {address} any more." if new else f"{address} is suppressed by hand already.")
 
 
@@ -75,7 +76,7 @@ def clear(address: Address) -> None:
     from ticketflow_orch.mail import suppression
 
     with database("mail") as engine, transaction(engine) as connection:
-        suppression.clear(connection, address, _who())
+        suppression.clear(connection, address, account())
     typer.echo(f"Mails go to {address} again.")
 
 
@@ -101,7 +102,7 @@ def told(
         ),
     ],
 ) -> None:
-    """Suppress the addresses that a provider's webhook told of: SES, Postmark, or objects in our own words."""
+    """Suppress the addresses that a provider's webhook reported: SES, Postmark, or objects in our own words."""
     from ticketflow_orch.mail.bounces import read_notifications
 
     _take_in(list(read_notifications(file)))
@@ -111,7 +112,7 @@ def told(
 def kept_back(limit: Annotated[int, typer.Option(min=1, max=10_000, help="At most so many.")] = 50) -> None:
     """List mails that are not sent for a reason that may pass; they go by themselves when it has."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import moment, plain_table
+    from ticketflow_orch.cli.terminal import moment, note_limit, plain_table
     from ticketflow_orch.outbox.admin import list_kept_back
     from ticketflow_orch.outbox.delivery import printable
 
@@ -127,8 +128,7 @@ def kept_back(limit: Annotated[int, typer.Option(min=1, max=10_000, help="At mos
             for one in found
         ),
     )
-    if len(found) == limit:
-        typer.echo(f"These are the first {limit}; there may be more.", err=True)
+    note_limit(len(found), limit)
 
 
 @app.command("retry")
@@ -151,15 +151,8 @@ def _take_in(reports: Sequence[Report | None]) -> None:
     from ticketflow_orch.mail.bounces import take_in
 
     with database("mail") as engine, transaction(engine) as connection:
-        read = take_in(connection, reports, _who())
+        read = take_in(connection, reports, account())
     typer.echo(
         f"{counted(read.suppressed, 'report')} taken in, {read.known:,} known before, "
         f"{read.ignored:,} about no mail of ours or nothing that suppresses an address."
     )
-
-
-def _who() -> str:
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"

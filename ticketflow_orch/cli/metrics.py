@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.cli.exit_codes import FAILED
+from ticketflow_orch.errors import InvalidInput, Unavailable
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -65,7 +66,7 @@ def _write(said: Settings, textfile: Path | None) -> None:
     except NoAnswerError:
         write(Known([is_up(answers=False)]))
         typer.echo(f"error: The database did not answer within {LONGEST:.0f} s; `ticketflow health` asks on.", err=True)
-        raise typer.Exit(1) from None
+        raise typer.Exit(FAILED) from None
     except Exception:
         # A file that stays as it was would go on saying that all is well.
         if target is not None:
@@ -106,7 +107,7 @@ def _answer_scrapes(registry: CollectorRegistry, port: int) -> None:
     try:
         server, thread = start_http_server(port, HOST, registry)
     except OSError as error:
-        raise InvalidInput(f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another.") from None
+        raise Unavailable(f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another.") from None
     typer.echo(f"Metrics are at http://{HOST}:{port}/metrics; Ctrl-C ends it.", err=True)
     ending.wait()
     server.shutdown()

@@ -1,4 +1,4 @@
-"""Months through Dagster in this process, on the instance that the UI shows: settled, closed, paid, stated."""
+"""Months through Dagster in this process, on the instance that the UI shows: settled, closed, paid, issued."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.dagster_host.dagster_internals import NO_COMPUTE_LOGS, InstanceRef
 from ticketflow_orch.definitions import defs
-from ticketflow_orch.errors import InterruptedRunError, InvalidInput
+from ticketflow_orch.errors import InterruptedRunError, InvalidInput, PreconditionFailed
 from ticketflow_orch.jobs.firings import PARTITION_RANGE
 from ticketflow_orch.jobs.intervals import CLOSE_BOOKS, MONTHLY_SETTLEMENT, PAYOUTS, STATEMENTS
 from ticketflow_orch.months import Month
@@ -116,7 +116,7 @@ def settle_months(
 
     Raises:
         InvalidInput: one of the months is no partition.
-        InterruptedRunError: Ctrl-C; the run that was in hand is marked as failed.
+        InterruptedRunError: Ctrl-C; the run that was in progress is marked as failed.
     """
     _require_partitions(months)
     job = defs.resolve_job_def(JOB)
@@ -165,7 +165,9 @@ def require_over(engine: Engine, months: Sequence[Month]) -> None:
 def _require_partitions(months: Sequence[Month]) -> None:
     first, last = partitions.get_first_partition_key(), partitions.get_last_partition_key()
     if first is None:
-        raise InvalidInput("No month is over yet since the first one; set TICKETFLOW_FIRST_MONTH to an earlier one.")
+        raise PreconditionFailed(
+            "No month is over yet since the first one; set TICKETFLOW_FIRST_MONTH to an earlier one."
+        )
     for month in months:
         if not partitions.has_partition_key(str(month)):
             raise InvalidInput(
@@ -236,7 +238,7 @@ def _bar() -> Iterator[Progress]:
 
 @contextmanager
 def _chunks_shown(engine: Engine, bar: Progress, month: Month) -> Iterator[None]:
-    """While the block runs, show how many of the month's chunks are done, as the database tells."""
+    """While the block runs, show how many of the month's chunks are done, as the database has it."""
     if bar.disable:
         yield
         return

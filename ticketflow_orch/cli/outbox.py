@@ -1,15 +1,16 @@
-"""`ticketflow outbox`: what waits to be told to the outside world, and what people decide about it."""
+"""`ticketflow outbox`: what waits to be delivered to the outside world, and what people decide about it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from ticketflow_orch.cli.terminal import AsJson, DryRun
+from ticketflow_orch.cli.exit_codes import FAILED
+from ticketflow_orch.cli.options import AsJson, DryRun
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.local.account import account
 
 if TYPE_CHECKING:
     import threading
@@ -52,7 +53,7 @@ def list_(
 ) -> None:
     """List events that are not delivered, the oldest first."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, note_limit, plain_table
     from ticketflow_orch.outbox.admin import list_events
     from ticketflow_orch.outbox.delivery import printable
 
@@ -83,8 +84,7 @@ def list_(
             for event in found
         ),
     )
-    if len(found) == limit:
-        typer.echo(f"These are the first {limit}; there may be more.", err=True)
+    note_limit(len(found), limit)
 
 
 @app.command("show")
@@ -262,7 +262,7 @@ def stops(*, as_json: AsJson = False) -> None:
 
 @app.command("stop")
 def stop(
-    reason: Annotated[str, typer.Option(help="For whoever finds it stopped.")],
+    reason: Annotated[str, typer.Option(help="For those who find it stopped.")],
     event_type: EventType = None,
     destination: Destination = None,
 ) -> None:
@@ -273,8 +273,8 @@ def stop(
 
     kind, name = _stoppable(event_type, destination)
     with database("outbox") as engine, transaction(engine) as connection:
-        admin.stop(connection, kind, name, reason, _who())
-    typer.echo(f"{name} is stopped; what is being sent comes to its end.")
+        admin.stop(connection, kind, name, reason, account())
+    typer.echo(f"{name} is stopped; deliveries that have begun are finished.")
 
 
 @app.command("resume")
@@ -316,7 +316,7 @@ def deliver(
 
     delivery = read_delivery(settings())
     name = RESIDENT if forever else "outbox deliver"
-    stop = _told_to_end(grace) if forever else None
+    stop = _stop_on_signal(grace) if forever else None
     try:
         with database(name, connections_for(delivery)) as engine:
             now, agreed = settings().fixed_clock, agreeing(delivery.digest)
@@ -338,7 +338,7 @@ def deliver(
     typer.echo(", ".join(f"{value:,} {name}" for name, value in counted.items() if value) or "Nothing is due.")
 
 
-def _told_to_end(grace: float) -> threading.Event:
+def _stop_on_signal(grace: float) -> threading.Event:
     """Set by SIGTERM and SIGINT, so that nothing more is begun; after `grace` seconds no answer is waited for."""
     import logging
     import os
@@ -374,7 +374,7 @@ def _resolving(resolution: str) -> Callable[[Connection, UUID], None]:
     known = cast("admin.Resolution", resolution)
 
     def decide(connection: Connection, event_id: UUID) -> None:
-        admin.resolve(connection, KINDS, event_id, known, _who())
+        admin.resolve(connection, KINDS, event_id, known, account())
 
     return decide
 
@@ -444,7 +444,7 @@ def _about_many(which: Which, done: str, decide: Callable[[Connection, UUID], No
     for why in refused[:_NAMED]:
         typer.echo(f"left: {why}", err=True)
     if refused:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKind, str]:
@@ -458,13 +458,6 @@ def _stoppable(event_type: str | None, destination: str | None) -> tuple[StopKin
         require_destination(read_delivery(settings()), destination)
         return "DESTINATION", destination
     raise InvalidInput("Name one of --type and --destination.")
-
-
-def _who() -> str:
-    import getpass
-    import socket
-
-    return f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 def _print(detail: Detail, attempts: Sequence[Attempt]) -> None:

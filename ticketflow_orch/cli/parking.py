@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.options import By
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.local.account import account
 
@@ -13,7 +14,6 @@ if TYPE_CHECKING:
     from ticketflow_orch.payouts.parking import Parking
 
 Organization = Annotated[str | None, typer.Argument(help="The organization's external reference.")]
-By = Annotated[str | None, typer.Option(metavar="NAME", help="Who decided it; unless given, the account's name.")]
 
 
 def park(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ticketflow_orch.cli.terminal import AsJson
+from ticketflow_orch.cli.options import AsJson
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.account import account
 
@@ -39,7 +39,7 @@ def list_(
 ) -> None:
     """List the last 100 payouts, the newest first."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import json_lines, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, note_limit, plain_table
     from ticketflow_orch.closing.currency_terms import code
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
@@ -78,8 +78,7 @@ def list_(
             for payout in found
         ),
     )
-    if len(found) == _MOST:
-        typer.echo(f"These are the last {_MOST}; there may be more.", err=True)
+    note_limit(len(found), _MOST, "last")
 
 
 @app.command("show")
@@ -175,7 +174,7 @@ def _show_paid_from(connection: Connection) -> None:
 
 @app.command("pause")
 def pause(reason: Reason) -> None:
-    """Stop sending payouts, whatever is requested meanwhile; what is being sent comes to its end."""
+    """Stop sending payouts, whatever is requested meanwhile; deliveries that have begun are finished."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.db.engine import transaction
     from ticketflow_orch.payouts import actions

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from ticketflow_orch.cli.terminal import AsJson
+from ticketflow_orch.cli.options import AsJson
 from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.local.account import account
 
 app = typer.Typer(help="Payments that are stuck, and money without a ticket.", no_args_is_help=True)
 _MOST = 100
@@ -17,7 +18,7 @@ _MOST = 100
 def stuck(*, as_json: AsJson = False) -> None:
     """List reservations whose payment outlasted its grace; they hold their seats until a person resolves them."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, note_limit, plain_table
     from ticketflow_orch.ticketing.stuck_payments import stuck_payments
 
     with database("reservations") as engine, engine.connect() as connection:
@@ -43,7 +44,7 @@ def stuck(*, as_json: AsJson = False) -> None:
             for payment in found
         ),
     )
-    _say_if_more(len(found))
+    note_limit(len(found), _MOST)
 
 
 @app.command("resolve")
@@ -53,9 +54,6 @@ def resolve(
     expire: Annotated[bool, typer.Option("--expire", help="No money will come: release the seats.")] = False,
 ) -> None:
     """Resolve a stuck payment by what its provider says."""
-    import getpass
-    import socket
-
     from ticketflow_orch import clock
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.db.engine import transaction
@@ -69,7 +67,7 @@ def resolve(
         if confirm:
             stuck_payments.confirm(connection, reference, now)
         else:
-            stuck_payments.expire(connection, reference, now, f"by hand: {getpass.getuser()}@{socket.gethostname()}")
+            stuck_payments.expire(connection, reference, now, f"by hand: {account()}")
     typer.echo(f"{reference} is {'confirmed' if confirm else 'expired, and its seats are released'}.")
 
 
@@ -77,7 +75,7 @@ def resolve(
 def unticketed(*, as_json: AsJson = False) -> None:
     """List captures that came after their reservation had ended: to be refunded, or sold a ticket anew."""
     from ticketflow_orch.cli.session import database
-    from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
+    from ticketflow_orch.cli.terminal import json_lines, moment, note_limit, plain_table
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.ticketing.captures import money_without_ticket
 
@@ -102,9 +100,4 @@ def unticketed(*, as_json: AsJson = False) -> None:
             for money in found
         ),
     )
-    _say_if_more(len(found))
-
-
-def _say_if_more(listed: int) -> None:
-    if listed == _MOST:
-        typer.echo(f"These are the first {_MOST}; there may be more.", err=True)
+    note_limit(len(found), _MOST)

@@ -18,10 +18,11 @@ def database(command: str, connections: int = 5, *, agreeing: bool = True) -> It
 
     On the embedded server a schema that is behind is brought up to date, since nobody else would do it; elsewhere
     that is a decision of those who run the server. From then on this process has the month and zone of the database.
-    Who changes what decides, or says how it is, need not be `agreeing` with it.
+    A command that changes what decides, or reports on it, need not be `agreeing` with it.
 
     Raises:
-        InvalidInput: the database cannot be reached, its schema is not this code's, or the settings disagree with it.
+        Unavailable: the database cannot be reached.
+        PreconditionFailed: its schema is not this code's, or the settings disagree with it.
     """
     from ticketflow_orch.db.engine import connect_engine
     from ticketflow_orch.db.installation import read_installation, require_agreement
@@ -54,7 +55,8 @@ def instance_and_database(command: str) -> Iterator[Engine]:
     """As `database`, with the Dagster instance bootstrapped and named by the environment of this process.
 
     Raises:
-        InvalidInput: as `database` does, or Dagster's storage is not that of the installed Dagster.
+        Unavailable: a database cannot be reached.
+        PreconditionFailed: as `database`, or Dagster's storage is not that of the installed Dagster.
     """
     from ticketflow_orch.dagster_host.instance import running
     from ticketflow_orch.db.engine import connect_engine

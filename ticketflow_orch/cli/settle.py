@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import DONE, FAILED
+from ticketflow_orch.cli.month_range import FirstMonth, LastMonth, OneMonth, named_months
 from ticketflow_orch.cli.terminal import console
 from ticketflow_orch.errors import InvalidInput
 
@@ -17,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def settle(
-    month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The month to settle.")] = None,
-    first: Annotated[str | None, typer.Option("--from", metavar="YYYY-MM", help="The first of several.")] = None,
-    last: Annotated[str | None, typer.Option("--to", metavar="YYYY-MM", help="The last of several.")] = None,
+    month: OneMonth = None,
+    first: FirstMonth = None,
+    last: LastMonth = None,
     *,
     full: Annotated[
         bool, typer.Option("--full", help="Recompute everybody, not only who can have changed since the last time.")
@@ -35,16 +37,11 @@ def settle(
     --dry-run a month is not settled: what a settlement would post now is shown, and nothing is written.
 
     Exit code 1 when a month failed, has parked organizations, or a check is red. What Ctrl-C interrupts is neither lost
-    nor posted twice: the same command goes on from there.
+    nor posted twice: the same command continues from there.
     """
     from ticketflow_orch.cli.session import instance_and_database
-    from ticketflow_orch.months import Month, months_between
 
-    if (month is None) == (first is None or last is None) or (month is not None and (first or last)):
-        raise InvalidInput("Name one month, or --from and --to; for example `ticketflow settle 2026-03`.")
-    months = list(months_between(Month.parse(str(month or first)), Month.parse(str(month or last))))
-    if not months:
-        raise InvalidInput(f"There is no month from {first} to {last}; turn the two around.")
+    months = named_months("settle", month, first, last)
     if file is not None and not (dry_run and month):
         raise InvalidInput(f"The file {file} is for the dry run of one month: `ticketflow settle 2026-03 --dry-run`.")
     if dry_run:
@@ -59,7 +56,7 @@ def settle(
         require_over(engine, months)
         for run in settle_months(engine, months, tags={}, full=full):
             green = report(run) and green
-    raise typer.Exit(0 if green else 1)
+    raise typer.Exit(DONE if green else FAILED)
 
 
 def _rehearse(month: Month, file: Path | None) -> None:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from ticketflow_orch.cli.exit_codes import FAILED
+
 
 def statement(
     organization: Annotated[str, typer.Argument(help="The organization's external reference.")],
@@ -28,6 +30,6 @@ def statement(
             addresses = write_statement(engine, organization, wanted, options, currency)
         except StatementsLeftOutError as error:
             typer.echo(str(error), err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(FAILED) from None
     for address in addresses:
         typer.echo(address)

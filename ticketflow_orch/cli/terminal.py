@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,9 +14,6 @@ if TYPE_CHECKING:
 
 # Where nobody looks at columns, lines must not be broken to fit eighty of them.
 _WIDTH_OF_A_FILE = 200
-
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object a line instead of a table.")]
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -31,7 +28,7 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def rows_shown() -> Iterator[Callable[[str, int], None]]:
-    """Something to tell the step of a load and its rows done; shown on a terminal only."""
+    """A function that takes the step of a load and its rows done; they are shown on a terminal only."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     target = console(stderr=True)
@@ -43,7 +40,7 @@ def rows_shown() -> Iterator[Callable[[str, int], None]]:
 
 @contextmanager
 def steps_shown(total: int) -> Iterator[Callable[[str, str], None]]:
-    """Something to tell the step that begins, and how far it is; shown on a terminal only, and counted to `total`."""
+    """A function that takes the step that begins, and how far it is; shown on a terminal only, counted to `total`."""
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     target = console(stderr=True)
@@ -90,6 +87,18 @@ def plain_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for row in filled:
         table.add_row(*(Text(row[place], overflow="fold") for place in shown))
     console().print(table)
+
+
+def note_limit(listed: int, limit: int, which: str = "first") -> None:
+    """Say on stderr that a list was cut off at its `limit`, where it was."""
+    if listed == limit:
+        typer.echo(f"These are the {which} {limit}; there may be more.", err=True)
+
+
+def note_unlisted(count: int, fix: str = "name a larger --limit") -> None:
+    """Say on stderr that `count` more are not listed, if any, and how to see them."""
+    if count > 0:
+        typer.echo(f"{count:,} more are not listed; {fix}.", err=True)
 
 
 def json_lines(rows: Iterable[object]) -> None:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import Conflict, Unavailable
 from ticketflow_orch.local.processes import Child, Children, listens, socket_folder
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def serve(settings: Settings, port: int, definitions: str = "ticketflow_orch.def
     `definitions` is the module of the code location. 0 after a signal, 1 when a process ended by itself.
 
     Raises:
-        InvalidInput: the port is taken, another daemon works on the same databases, or one of these cannot be had.
+        Conflict: `ticketflow ui` already runs in this home, or another daemon works on the same databases.
+        Unavailable: the port is taken, or a database cannot be reached.
     """
     from dagster import DagsterInstance
 
@@ -178,7 +179,7 @@ def _alone(home: Path) -> Iterator[IO[str]]:
     """Hold the lock that one `ticketflow ui` per home has; its processes hold it too, as long as any of them lives.
 
     Raises:
-        InvalidInput: another one has it.
+        Conflict: another one has it.
     """
     home.mkdir(parents=True, exist_ok=True)
     with (home / "ui.lock").open("a+") as lock:
@@ -188,7 +189,7 @@ def _alone(home: Path) -> Iterator[IO[str]]:
             lock.seek(0)
             own, *children = lock.read().split() or [""]
             pids = own if own and _lives(int(own)) else " ".join(children)
-            raise InvalidInput(
+            raise Conflict(
                 f"`ticketflow ui` already runs in {home}, and two daemons would run every schedule twice; "
                 f"end it first{f' with `kill {pids}`' if pids else ''}."
             ) from None
@@ -197,10 +198,10 @@ def _alone(home: Path) -> Iterator[IO[str]]:
 
 
 def _refuse_second_daemon(databases: Databases) -> None:
-    """Wait, where it cannot be told whether another daemon still works, until it shows or could have shown.
+    """Wait, where it is not certain whether another daemon still works, until it shows or could have shown.
 
     Raises:
-        InvalidInput: it works, in another home or on another host.
+        Conflict: it works, in another home or on another host.
     """
     from ticketflow_orch.dagster_host.daemons import BETWEEN_MARKS
     from ticketflow_orch.db.engine import connect_engine
@@ -212,7 +213,7 @@ def _refuse_second_daemon(databases: Databases) -> None:
         while found := _recent_daemons(engine, BETWEEN_MARKS * 1.5):
             for daemon in found:
                 if daemon.process.life == Life.LIVES or daemon.last > known.setdefault(daemon.id, daemon.last):
-                    raise InvalidInput(
+                    raise Conflict(
                         f"A daemon works on these databases already, {daemon.process}, and two would start every "
                         "schedule twice; end that one first."
                     )
@@ -279,7 +280,7 @@ def _refuse_unusable(port: int) -> None:
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise InvalidInput(
+            raise Unavailable(
                 f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another with --port."
             ) from None
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ticketflow_orch.cli.terminal import DryRun
+from ticketflow_orch.cli.exit_codes import FAILED
+from ticketflow_orch.cli.options import DryRun
 from ticketflow_orch.formatting.counts import counted
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _do(engine: Engine, job: str, work: Callable[[], Mapping[str, object]]) -> N
     for row in bad:
         typer.echo(f"left out: {row['name'] or row['id']}: {row['error']}", err=True)
     if bad:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 def _firing(job: str) -> Firing:

@@ -1,4 +1,6 @@
-"""Who is at work: the account and host that a process runs under, and the name of its start."""
+"""Who is asking: the account and host that a process runs under, and the name of its start."""
+
+from __future__ import annotations
 
 import getpass
 import os

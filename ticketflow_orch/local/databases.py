@@ -17,7 +17,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import TCP, connect_engine, parse_url
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed, TicketflowError, Unavailable
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import Settings
 
@@ -75,13 +75,16 @@ def serving(
 ) -> Iterator[Databases]:
     """Both databases, existing and answering, for as long as the block lasts.
 
-    The embedded server is started when it does not run. The last process to leave such a block stops it, whoever
-    started it, unless `ensure_running` asked for it to stay; in order if that takes no longer than `patience` seconds.
-    A database that is missing is created; on a server of one's own only if `create`. There, `dagster` says whether its
-    storage is needed at all.
+    The embedded server is started when it does not run. The last process to leave such a block stops it, no matter
+    which one started it, unless `ensure_running` asked for it to stay; in order if that takes no longer than `patience`
+    seconds. A database that is missing is created; on a server of one's own only if `create`. There, `dagster` says
+    whether its storage is needed at all.
 
     Raises:
-        InvalidInput: a database cannot be reached or made; one sentence says which and why.
+        InvalidInput: as `resolve` does.
+        PreconditionFailed: a database is missing and may not be created, or its server is too old.
+        Unavailable: a database cannot be reached.
+        Conflict: another process has been stopping the embedded server for too long.
     """
     databases = resolve(settings)
     if databases.embedded is None:
@@ -98,7 +101,7 @@ def ensure_running(settings: Settings) -> Databases:
     """Both databases, existing and answering; the embedded server runs on until `stop`.
 
     Raises:
-        InvalidInput: as `serving` does.
+        TicketflowError: as `serving` does.
     """
     databases = resolve(settings)
     if databases.embedded is None:
@@ -124,7 +127,7 @@ def embedded(settings: Settings) -> EmbeddedServer:
 
 
 def stop(settings: Settings) -> bool:
-    """Stop the embedded server, whoever uses it; returns whether it was running.
+    """Stop the embedded server, even while others use it; returns whether it was running.
 
     Raises:
         InvalidInput: the settings name a server that is not ours.
@@ -136,21 +139,26 @@ def stop(settings: Settings) -> bool:
     return server.stop()
 
 
-def fault(url: URL, variable: str) -> str | None:
-    """Why no session can be had in the database at `url`, as one sentence without its password; None when it can.
+def fault(url: URL, variable: str) -> TicketflowError | None:
+    """Why no session can be had in the database at `url`, in one sentence without its password; None when it can.
 
-    `variable` is the setting to correct.
+    Unavailable where it cannot be reached, PreconditionFailed where its server is too old. `variable` is the setting to
+    correct.
     """
     engine = connect_engine(url, "ticketflow reachability", connections=1)
     try:
         with engine.connect() as connection:
             version = int(connection.exec_driver_sql("SHOW server_version_num").scalar_one()) // 10_000
     except DBAPIError as error:
-        return f"No connection to {_place(url)} ({_reason(error)}); start that server or correct {variable}."
+        return Unavailable(
+            f"No connection to {_place(url)} ({_reason(error)}); start that server or correct {variable}."
+        )
     finally:
         engine.dispose()
     if version < MINIMUM_POSTGRES:
-        return f"{_place(url)} is Postgres {version}; {MINIMUM_POSTGRES} or later is needed, correct {variable}."
+        return PreconditionFailed(
+            f"{_place(url)} is Postgres {version}; {MINIMUM_POSTGRES} or later is needed, correct {variable}."
+        )
     return None
 
 
@@ -158,12 +166,12 @@ def _require(databases: Databases, *, create: bool = True, dagster: bool = True)
     for url, variable in ((databases.ticketflow, OURS), (databases.dagster, DAGSTERS))[: 1 + dagster]:
         found = fault(url, variable)
         if found is not None and not create and _exists(url) is False:
-            raise InvalidInput(f"{_place(url)} does not exist; run `ticketflow migrate`, or correct {variable}.")
+            raise PreconditionFailed(f"{_place(url)} does not exist; run `ticketflow migrate`, or correct {variable}.")
         # By ourselves, or by somebody else since we looked.
         if found is not None and create and _is_made(url):
             found = fault(url, variable)
         if found is not None:
-            raise InvalidInput(found)
+            raise found
 
 
 def _exists(url: URL) -> bool | None:
@@ -182,7 +190,7 @@ def _is_made(url: URL) -> bool:
     """Whether the database that `url` names exists, created here where it did not; False: nobody can be asked.
 
     Raises:
-        InvalidInput: it is missing, and the role may not create it.
+        PreconditionFailed: it is missing, and the role may not create it.
     """
     engine = connect_engine(url.set(database="postgres"), "ticketflow bootstrap", connections=1)
     try:
@@ -195,7 +203,7 @@ def _is_made(url: URL) -> bool:
             except DBAPIError as error:
                 # Somebody else was quicker when it is there after all.
                 if not connection.exec_driver_sql(_NAMED_SO, {"name": url.database}).scalar_one():
-                    raise InvalidInput(
+                    raise PreconditionFailed(
                         f"{_place(url)} does not exist and could not be created ({_reason(error)}); "
                         f"have CREATE DATABASE {name} run by a role that may."
                     ) from None
@@ -229,7 +237,7 @@ def _share(users: IO[str]) -> None:
             fcntl.flock(users, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise InvalidInput(
+                raise Conflict(
                     f"Another process has been stopping the embedded Postgres for {_LONGEST_WAIT:.0f} s "
                     f"and holds {users.name}; end that process."
                 ) from None

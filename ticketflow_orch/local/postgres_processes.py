@@ -24,7 +24,7 @@ _DETACH = 'log=$1; shift; exec "$@" >>"$log" 2>&1 & echo $!'
 
 
 def works_in(pid: int, data: Path, cluster: str) -> bool | None:
-    """Whether `pid` is a Postgres process of the data directory `data`; None when it cannot be told.
+    """Whether `pid` is a Postgres process of the data directory `data`; None when that cannot be known.
 
     Not any other Postgres: a process id is given again, and what is taken for our server is stopped for it.
     `cluster` is what our servers write into the titles of their processes.
@@ -82,7 +82,7 @@ def detach(command: Sequence[str | Path], log: Path, account: pwd.struct_passwd 
 
 
 def ended(pid: int, number: signal.Signals, seconds: float) -> bool:
-    """Send the process `pid` a signal and wait; returns whether it has come to its end."""
+    """Send the process `pid` a signal and wait; returns whether it has ended."""
     with suppress(ProcessLookupError):
         os.kill(pid, number)
     deadline = time.monotonic() + seconds

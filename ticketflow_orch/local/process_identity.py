@@ -91,7 +91,7 @@ class ProcessIdentity:
         return _is_one_place((self.boot, self.namespace, self.host), (boot, namespace, platform.node()))
 
     def shares_host_with(self, other: ProcessIdentity) -> bool:
-        """Whether whoever can judge `other` by its process id can judge this one as well."""
+        """Whether a process that can judge `other` by its process id can judge this one as well."""
         return _is_one_place((self.boot, self.namespace, self.host), (other.boot, other.namespace, other.host))
 
     def signal(self, number: signal.Signals) -> bool:

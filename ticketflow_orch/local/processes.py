@@ -108,7 +108,7 @@ class Children:
         deadline = time.monotonic() + self._grace
         while time.monotonic() < deadline and self._are_there(sessions):
             time.sleep(0.02)
-        # Whoever is killed may have started another just before.
+        # A process that is killed may have started another just before.
         deadline = time.monotonic() + _LONGEST_DEATH
         while time.monotonic() < deadline and self._are_there(sessions):
             _signal_sessions(sessions, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""The provider's process, to be asked, told how to behave, killed and started again."""
+"""The provider's process, to be asked, given a behaviour, killed and started again."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class Behaviour:
 
     `drop`: the connection breaks before it acted. `lose`: it acts and the answer is lost. `break_off`: it
     acts and its answer breaks off. `fail`: it acts and answers 500. `slow`: it takes `pause` seconds to act, and
-    answers 409 to whoever asks meanwhile. `mumble`: it acts and says so in words that nobody knows. `busy`: it answers
+    answers 409 to requests meanwhile. `mumble`: it acts and says so in words that nobody knows. `busy`: it answers
     503 and does nothing. `reject`: organizations whose payouts it refuses.
     """
 
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
                 return
             found = [entry for entry in self.desk.books.entries if entry.reference == reference]
         if found:
-            self.answer(200, told(found[-1]))
+            self.answer(200, answer_for(found[-1]))
         else:
             self.answer(404, {"error": "unknown reference"})
 
@@ -103,7 +103,7 @@ class Handler(BaseHTTPRequestHandler):
             desk.at_work[key] = order["reference"]
         if desk.happens(desk.behaviour.slow):
             until = time.monotonic() + desk.behaviour.pause
-            # Whoever tells it to behave need not wait for it.
+            # A request to behave otherwise need not wait for it.
             while desk.behaviour.slow and time.monotonic() < until:
                 time.sleep(0.02)
         with desk.lock:
@@ -117,7 +117,7 @@ class Handler(BaseHTTPRequestHandler):
         desk = self.desk
         first = desk.remembered(key)
         if first is not None:
-            return (200, told(first)) if first.fingerprint == fingerprint else (422, {"error": "key reused"})
+            return (200, answer_for(first)) if first.fingerprint == fingerprint else (422, {"error": "key reused"})
         if key in desk.at_work:
             return 409, {"error": "in progress"}
         if desk.happens(desk.behaviour.drop):
@@ -133,7 +133,7 @@ class Handler(BaseHTTPRequestHandler):
             raise ConnectionLost
         if self.desk.happens(behaviour.fail):
             return 500, {"error": "something broke"}
-        return (202, {"status": "taken"}) if self.desk.happens(behaviour.mumble) else (200, told(entry))
+        return (202, {"status": "taken"}) if self.desk.happens(behaviour.mumble) else (200, answer_for(entry))
 
     def decided(self, key: str, fingerprint: str, order: dict[str, Any]) -> Entry:
         refused = order["organization"] in self.desk.behaviour.reject
@@ -173,7 +173,7 @@ class _Server(ThreadingHTTPServer):
         """A client that gave up waiting is no fault."""
 
 
-def told(entry: Entry) -> dict[str, Any]:
+def answer_for(entry: Entry) -> dict[str, Any]:
     return {
         "status": entry.status,
         "provider_ref": entry.provider_ref,

@@ -1,4 +1,4 @@
-"""How a receiver is told to behave: always, for one message, or at random."""
+"""How a receiver is to behave: always, for one message, or at random."""
 
 from __future__ import annotations
 
