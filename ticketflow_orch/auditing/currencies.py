@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.auditing.model import Asked, breaches, findings
 from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.settlement.checks import Finding
 from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN, out_of_use
 
@@ -22,5 +23,5 @@ def moved_out_of_use(connection: Connection, asked: Asked) -> Iterator[Finding]:
     yield from findings(connection, _MOVED, asked.parameters())
 
 
-_LEFT = breaches(sql(__file__, "left", still_in_withdrawn=STILL_IN_WITHDRAWN))
+_LEFT = breaches(sql(__file__, "left", periods=PERIODS, still_in_withdrawn=STILL_IN_WITHDRAWN))
 _MOVED = breaches(sql(__file__, "moved", out_of_use=out_of_use("occurred_at")))

@@ -10,7 +10,7 @@ SELECT balance.month::date, external_ref, code::text,
 FROM organization_balance AS balance
 JOIN currency ON code = balance.currency
 JOIN organization ON organization.id = organization_id
-WHERE balance.month = (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED') AND closing <> 0
+WHERE balance.month = (SELECT max(month) FROM ({periods}) AS period WHERE state = 'CLOSED') AND closing <> 0
     AND last_day < CAST(clock_timestamp() AT TIME ZONE 'UTC' AS date)
     AND organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint;
 

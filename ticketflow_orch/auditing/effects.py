@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.auditing.model import Asked, breaches, findings
 from ticketflow_orch.db.sql_files import sql
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.settlement.checks import EVERYBODY, Finding
 
 
@@ -32,6 +33,6 @@ def inconsistent_claims(connection: Connection, asked: Asked) -> Iterator[Findin
         yield from findings(connection, _CLAIMS, asked.parameters())
 
 
-_EVENTS = breaches(sql(__file__, "events"))
+_EVENTS = breaches(sql(__file__, "events", periods=PERIODS))
 _MAILS = breaches(sql(__file__, "mails"))
 _CLAIMS = breaches(sql(__file__, "claims"))

@@ -12,7 +12,7 @@ WHERE event_type = 'PayoutRequested'
     AND (public_id IS NULL OR aggregate_type <> 'payout' OR dedupe_key <> 'PayoutRequested:' || public_id)
 UNION ALL
 SELECT month::date, '', '', 'is settled, and its event MonthSettled is missing'
-FROM settlement_period AS period
+FROM ({periods}) AS period
 WHERE state <> 'OPEN' AND settled_at > clock_timestamp() - %(kept)s::interval AND NOT EXISTS (
     SELECT FROM outbox_event WHERE dedupe_key = 'MonthSettled:' || to_char(period.month, 'YYYY-MM'))
 UNION ALL

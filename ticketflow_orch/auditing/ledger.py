@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.auditing.model import Asked, breaches, findings
 from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import PERIODS, touched_months
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.checks import EVERYBODY, Finding, rounding_residue
 from ticketflow_orch.settlement.posting import LARGEST_ID
@@ -79,16 +80,15 @@ def _of_month(connection: Connection, month: Month, asked: Asked, statement: Sta
 
 def read_months(connection: Connection) -> tuple[Month, ...]:
     """Every month with a period, in order."""
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period ORDER BY month").scalars()
-    return tuple(map(Month.of_day, days))
+    return touched_months(connection)
 
 
-_UNKNOWN_MONTHS = breaches(sql(__file__, "unknown_months"))
+_UNKNOWN_MONTHS = breaches(sql(__file__, "unknown_months", periods=PERIODS))
 _MISPLACED = breaches(sql(__file__, "misplaced"))
 _OF_NOBODY = breaches(sql(__file__, "of_nobody"))
 _WRONG_TOTALS = breaches(sql(__file__, "wrong_totals"))
-_MISPLACED_BALANCES = breaches(sql(__file__, "misplaced_balances"))
-_OUT_OF_ORDER = breaches(sql(__file__, "out_of_order"))
-_INCONSISTENT_PASSES = breaches(sql(__file__, "inconsistent_passes"))
+_MISPLACED_BALANCES = breaches(sql(__file__, "misplaced_balances", periods=PERIODS))
+_OUT_OF_ORDER = breaches(sql(__file__, "out_of_order", periods=PERIODS))
+_INCONSISTENT_PASSES = breaches(sql(__file__, "inconsistent_passes", periods=PERIODS))
 _WINDOWS_APART = breaches(sql(__file__, "windows_apart"))
-_BEFORE_THE_FIRST_MONTH = breaches(sql(__file__, "before_the_first_month", largest_id=LARGEST_ID))
+_BEFORE_THE_FIRST_MONTH = breaches(sql(__file__, "before_the_first_month", periods=PERIODS, largest_id=LARGEST_ID))

@@ -7,7 +7,7 @@ WITH RECURSIVE posted (month) AS (
     FROM posted WHERE month IS NOT NULL
 )
 SELECT posted.month::date, '', '', 'holds entries, and no settlement of it ever began'
-FROM posted LEFT JOIN settlement_period USING (month)
+FROM posted LEFT JOIN ({periods}) AS period USING (month)
 WHERE posted.month IS NOT NULL AND state IS NULL;
 
 
@@ -80,7 +80,7 @@ WHERE done.pass IS NOT NULL AND (
 SELECT balance.month::date, coalesce(external_ref, 'id ' || organization_id), balance.currency,
     'has a balance of ' || closing || ', and the month is ' || coalesce(state, 'never settled')
 FROM organization_balance AS balance
-LEFT JOIN settlement_period AS period ON period.month = balance.month
+LEFT JOIN ({periods}) AS period ON period.month = balance.month
 LEFT JOIN organization ON organization.id = organization_id
 WHERE organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
     AND coalesce(state, 'OPEN') NOT IN ('CLOSING', 'CLOSED')
@@ -97,13 +97,13 @@ WHERE organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint AND balance_m
 -- name: out_of_order
 -- Months between the first period and the last closed one that are not closed themselves.
 WITH known AS (
-    SELECT min(month) AS first, max(month) FILTER (WHERE state = 'CLOSED') AS last_closed FROM settlement_period
+    SELECT min(month) AS first, max(month) FILTER (WHERE state = 'CLOSED') AS last_closed FROM ({periods}) AS period
 )
 SELECT day::date, '', '', 'is ' || coalesce(state, 'not settled') || ', and '
     || to_char(last_closed, 'YYYY-MM') || ' is closed'
 FROM known CROSS JOIN LATERAL generate_series(
     first::timestamp, last_closed::timestamp, interval '1 month') AS day
-LEFT JOIN settlement_period AS period ON period.month = day::date
+LEFT JOIN ({periods}) AS period ON period.month = day::date
 WHERE state IS DISTINCT FROM 'CLOSED';
 
 
@@ -111,7 +111,7 @@ WHERE state IS DISTINCT FROM 'CLOSED';
 -- What no run can have left of passes, chunks and what periods say was read. Of a pass from when cutoffs were
 -- instants less counts as read than it had read, since clocks may have been wrong.
 SELECT month::date, 'pass ' || pass, '', 'is RUNNING in a month that is ' || period.state
-FROM settlement_pass JOIN settlement_period AS period USING (month)
+FROM settlement_pass JOIN ({periods}) AS period USING (month)
 WHERE settlement_pass.state = 'RUNNING' AND period.state IN ('CLOSING', 'CLOSED')
 UNION ALL
 SELECT month::date, 'pass ' || pass, '',
@@ -121,10 +121,10 @@ WHERE settlement_pass.state <> 'RUNNING' AND chunk.state = 'PLANNED'
 GROUP BY month, pass, settlement_pass.state
 UNION ALL
 SELECT month::date, '', '', 'is ' || state || ' and says nothing of what was read of it'
-FROM settlement_period WHERE state <> 'OPEN' AND read_to IS NULL
+FROM ({periods}) AS period WHERE state <> 'OPEN' AND read_to IS NULL
 UNION ALL
 SELECT month::date, '', '', 'was read to ' || read_to || ', which is the cutoff of no pass that is done'
-FROM settlement_period AS period
+FROM ({periods}) AS period
 WHERE read_to IS NOT NULL AND NOT EXISTS (
     SELECT FROM settlement_pass WHERE settlement_pass.state = 'DONE'
         AND (cutoff = read_to OR (cutoff > read_to AND recorded_before IS NOT NULL))
@@ -157,4 +157,4 @@ WHERE organization_id BETWEEN %(low)s::bigint AND %(high)s::bigint
         SELECT FROM settlement_window AS cut
         WHERE cut.timezone = organization.timezone AND occurred_at >= cut.starts_at AND occurred_at < cut.ends_at)
     AND early.id < coalesce((
-        SELECT read_to FROM settlement_period WHERE state = 'CLOSED' ORDER BY month LIMIT 1), {largest_id});
+        SELECT read_to FROM ({periods}) AS period WHERE state = 'CLOSED' ORDER BY month LIMIT 1), {largest_id});

@@ -11,6 +11,7 @@ from ticketflow_orch.closing.history import pays_from
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.settlement.checks import Finding
 
 
@@ -43,7 +44,7 @@ def unpaid_payables(connection: Connection, asked: Asked) -> Iterator[Finding]:
         )
 
 
-_UNBACKED = breaches(sql(__file__, "unbacked", agrees=sql(__file__, "agrees")))
+_UNBACKED = breaches(sql(__file__, "unbacked", periods=PERIODS, agrees=sql(__file__, "agrees")))
 _SHARED_REFERENCES = breaches(sql(__file__, "shared_references"))
 _RETURNED_OTHERWISE = breaches(sql(__file__, "returned_otherwise"))
 _UNPAID = sql(__file__, "unpaid", pays_from=pays_from())

@@ -43,7 +43,7 @@ SELECT payout.month::date, coalesce(external_ref, 'id ' || payout.organization_i
             || coalesce(payload ->> 'currency', '')
     END
 FROM payout
-LEFT JOIN settlement_period AS period ON period.month = payout.month
+LEFT JOIN ({periods}) AS period ON period.month = payout.month
 LEFT JOIN organization_balance AS balance ON balance.organization_id = payout.organization_id
     AND balance.month = payout.month AND balance.currency = payout.currency
 LEFT JOIN organization ON organization.id = payout.organization_id

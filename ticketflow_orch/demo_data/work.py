@@ -18,6 +18,7 @@ from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import import_batches
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts.parking import park
+from ticketflow_orch.periods.state import touched_months
 
 # How many months are left to be settled; before them, a few to compare with.
 MONTHS_LEFT = 3
@@ -49,7 +50,7 @@ def has_stories(engine: Engine) -> bool:
 def is_begun(engine: Engine) -> bool:
     """Whether any month has been settled."""
     with engine.connect() as connection:
-        return bool(connection.exec_driver_sql(_BEGUN).scalar_one())
+        return bool(touched_months(connection))
 
 
 def tell_stories(engine: Engine, first: Month, last: Month) -> None:
@@ -173,8 +174,6 @@ def _capture(ref: str, organization: str, currency: str, amount: int, at: str, *
 
 
 _IMPORTED = "SELECT EXISTS (SELECT FROM data_import WHERE source = %(source)s::text)"
-
-_BEGUN = "SELECT EXISTS (SELECT FROM settlement_period)"
 
 _DRAWN = """
     SELECT external_ref, currency FROM organization

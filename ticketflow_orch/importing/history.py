@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import PERIODS
 
 
 def history_to_be_paid(connection: Connection) -> Iterator[str]:
@@ -26,4 +27,4 @@ def history_to_be_paid(connection: Connection) -> Iterator[str]:
         )
 
 
-_TO_BE_PAID = sql(__file__, "to_be_paid")
+_TO_BE_PAID = sql(__file__, "to_be_paid", periods=PERIODS)

@@ -2,7 +2,7 @@
 -- New movements of closed months, of organizations without a balance, that are not from before the first month that
 -- they are paid for. Months as UTC has them, which is near enough for a warning.
 WITH last AS (
-    SELECT CAST(max(month) AS date) AS closed FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+    SELECT CAST(max(month) AS date) AS closed FROM ({periods}) AS period WHERE state IN ('CLOSING', 'CLOSED')
 ), early AS (
     SELECT organization_ref, organization_id, line,
         CAST(date_trunc('month', occurred_at AT TIME ZONE 'UTC') AS date) AS month

@@ -14,8 +14,9 @@ from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed
 from ticketflow_orch.importing.format import KINDS
 from ticketflow_orch.importing.import_lock import import_turn, vacuum
 from ticketflow_orch.importing.loading import Counts
+from ticketflow_orch.periods.state import PERIODS
 
-_SETTLED = sql(__file__, "settled")
+_SETTLED = sql(__file__, "settled", periods=PERIODS)
 _LET_GO = sql(__file__, "let_go")
 _DELETE = {kind.table: sql(__file__, "delete", table=kind.table) for kind in KINDS}
 _BALANCED = """

@@ -10,7 +10,7 @@ SELECT external_ref, month FROM (
         AND settlement_has_read(money_movement.id, organization_id, cut.month)
     UNION ALL
     SELECT organization.external_ref, period.month
-    FROM organization CROSS JOIN settlement_period AS period
+    FROM organization CROSS JOIN ({periods}) AS period
     JOIN ledger_entry ON ledger_entry.month = period.month AND ledger_entry.organization_id = organization.id
     WHERE organization.import_id = %(import_id)s::bigint
 ) AS settled

@@ -6,9 +6,11 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.installation import fill, is_decided, locked, said_here, write, written
+from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import in_words, judged, paid_of_closed
+from ticketflow_orch.periods.state import PERIODS, PeriodState, months_in
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settings import Settings, parse_setting
 
@@ -91,10 +93,10 @@ def _require_sound(connection: Connection, settings: Settings) -> None:
 def _require_fit(connection: Connection, now: Month, then: Month) -> None:
     """Refuse `then` as the first month where months would be left behind, or would come too late."""
     if then < now:
-        closed = connection.exec_driver_sql(_FIRST_CLOSED).scalar_one()
-        if closed is not None and then < Month.of_day(closed):
+        closed = next(iter(months_in(connection, PeriodState.CLOSING, PeriodState.CLOSED)), None)
+        if closed is not None and then < closed:
             raise PreconditionFailed(
-                f"first_month cannot be {then}: {Month.of_day(closed)} is closed, and nothing before it will be; enter "
+                f"first_month cannot be {then}: {closed} is closed, and nothing before it will be; enter "
                 "what is owed from before as opening balances."
             )
         return
@@ -122,14 +124,7 @@ _NEW = """
     FROM installation FOR UPDATE OF installation
 """
 
-_FIRST_CLOSED = "SELECT min(month) FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')"
-
-_FIRST_BEGUN = """
-    SELECT min(month) FROM (
-        SELECT month FROM settlement_period UNION ALL SELECT month FROM settlement_pass
-    ) AS begun
-    WHERE month < %(then)s::date
-"""
+_FIRST_BEGUN = sql(__file__, "first_begun", periods=PERIODS)
 
 # In its organization's own zone.
 _FIRST_MOVEMENT = """

@@ -19,6 +19,7 @@ from ticketflow_orch.months import Month, known_zones
 from ticketflow_orch.payouts.backing import OBJECTION, PAYOUT_OF_EVENT
 from ticketflow_orch.payouts.paid_from import first_paid_month, in_words, waiting
 from ticketflow_orch.payouts.references import shared_references
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.settlement.anomalies import dated_ahead, noted
 from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN
 from ticketflow_orch.settlement.due import last_month_over, months_over
@@ -237,16 +238,7 @@ _RUNNING = """
     SELECT month, pass AS number, started_at FROM settlement_pass WHERE state = 'RUNNING' ORDER BY month
 """
 
-# The last pass of a month that is not closed; one that let go of an undone import has no reason, and another follows.
-_GIVEN_UP = """
-    SELECT period.month, last.number, last.finished_at, last.why
-    FROM settlement_period AS period CROSS JOIN LATERAL (
-        SELECT pass AS number, state, finished_at, given_up_because AS why FROM settlement_pass
-        WHERE month = period.month ORDER BY pass DESC LIMIT 1
-    ) AS last
-    WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.why IS NOT NULL
-    ORDER BY period.month
-"""
+_GIVEN_UP = sql(__file__, "given_up", periods=PERIODS)
 
 _PARKED = """
     SELECT external_ref, parked.*, count(*) OVER () AS total
@@ -274,24 +266,11 @@ _HELD = """
 
 _UNBACKED = sql(__file__, "unbacked", objection=OBJECTION, payout_of_event=PAYOUT_OF_EVENT)
 
-_NOT_CLOSED = """
-    SELECT month, state, settled_at FROM settlement_period
-    WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month LIMIT 1
-"""
+_NOT_CLOSED = sql(__file__, "not_closed", periods=PERIODS)
 
-_NOT_PAID = """
-    SELECT month, closed_at FROM settlement_period AS period
-    WHERE state = 'CLOSED' AND month >= %(from)s::date AND paid_at IS NULL AND NOT EXISTS (
-        SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
-    ORDER BY month
-"""
+_NOT_PAID = sql(__file__, "not_paid", periods=PERIODS)
 
-# Since the last month was closed.
-_OFF_FOR_SOME = """
-    SELECT max(closed_at) FROM settlement_period
-    WHERE (SELECT payouts_from IS NULL FROM installation)
-        AND EXISTS (SELECT FROM organization WHERE payouts_from IS NOT NULL)
-"""
+_OFF_FOR_SOME = sql(__file__, "off_for_some", periods=PERIODS)
 
 _BEFORE_FIRST = """
     SELECT min(occurred_at) AS oldest, (array_agg(external_ref ORDER BY occurred_at))[1] AS external_ref,
@@ -299,14 +278,6 @@ _BEFORE_FIRST = """
     FROM money_movement WHERE occurred_at < %(first)s::timestamptz
 """
 
-_OPENING_BEFORE_BUSINESS = """
-    SELECT count(*) AS balances, min(external_ref) AS external_ref,
-        min(coalesce(imported_at, %(first)s::timestamptz)) AS since, now() AS now
-    FROM opening_balance
-    JOIN organization ON organization.id = organization_id
-    LEFT JOIN data_import ON data_import.id = opening_balance.import_id
-    WHERE balance_month IS NULL AND amount <> 0 AND NOT EXISTS (SELECT FROM settlement_period)
-    HAVING count(*) > 0
-"""
+_OPENING_BEFORE_BUSINESS = sql(__file__, "opening_before_business", periods=PERIODS)
 
 _WITHDRAWN = sql(__file__, "withdrawn", still_in_withdrawn=STILL_IN_WITHDRAWN)

@@ -21,3 +21,46 @@ SELECT code, last_day, count(*) AS organizations, min(external_ref) AS external_
 FROM ({still_in_withdrawn}) AS still
 GROUP BY code, last_day
 ORDER BY code;
+
+
+-- name: given_up
+-- The last pass of a month that is not closed; one that let go of an undone import has no reason, and another follows.
+SELECT period.month, last.number, last.finished_at, last.why
+FROM ({periods}) AS period CROSS JOIN LATERAL (
+    SELECT pass AS number, state, finished_at, given_up_because AS why FROM settlement_pass
+    WHERE month = period.month ORDER BY pass DESC LIMIT 1
+) AS last
+WHERE period.state <> 'CLOSED' AND last.state = 'GIVEN_UP' AND last.why IS NOT NULL
+ORDER BY period.month;
+
+
+-- name: not_closed
+-- The first month that is settled and not closed.
+SELECT month, state, settled_at FROM ({periods}) AS period
+WHERE state IN ('SETTLED', 'CLOSING') ORDER BY month LIMIT 1;
+
+
+-- name: not_paid
+-- Closed months that are to be paid and are not, unless a payout of theirs is held.
+SELECT month, closed_at FROM ({periods}) AS period
+WHERE state = 'CLOSED' AND month >= %(from)s::date AND paid_at IS NULL AND NOT EXISTS (
+    SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')
+ORDER BY month;
+
+
+-- name: off_for_some
+-- Since the last month was closed.
+SELECT max(closed_at) FROM ({periods}) AS period
+WHERE (SELECT payouts_from IS NULL FROM installation)
+    AND EXISTS (SELECT FROM organization WHERE payouts_from IS NOT NULL);
+
+
+-- name: opening_before_business
+-- Opening balances that no balance takes in, since nothing was ever settled.
+SELECT count(*) AS balances, min(external_ref) AS external_ref,
+    min(coalesce(imported_at, %(first)s::timestamptz)) AS since, now() AS now
+FROM opening_balance
+JOIN organization ON organization.id = organization_id
+LEFT JOIN data_import ON data_import.id = opening_balance.import_id
+WHERE balance_month IS NULL AND amount <> 0 AND NOT EXISTS ({periods})
+HAVING count(*) > 0;

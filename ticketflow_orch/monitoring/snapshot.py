@@ -27,6 +27,7 @@ from ticketflow_orch.monitoring.durations import JOBS, Distribution, Traffic, la
 from ticketflow_orch.monitoring.obstacles import Obstacle, read_obstacles
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.backlog import Backlog, read_backlog
+from ticketflow_orch.periods.state import PeriodState, read_periods
 from ticketflow_orch.periods.zones import unknown_zones
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.due import due_months
@@ -242,7 +243,11 @@ def _due_since(ask: _Questions, settings: Settings, now: datetime) -> dict[str, 
 
 
 def _unstated(connection: Connection) -> dict[Month, datetime]:
-    return {Month.of_day(row.month): row.closed_at for row in connection.exec_driver_sql(UNSTATED)}
+    return {
+        one.month: one.closed_at
+        for one in read_periods(connection)
+        if one.closed_at is not None and one.stated_at is None and one.state is PeriodState.CLOSED
+    }
 
 
 def _unknown_zones(connection: Connection) -> dict[str, str]:
@@ -301,10 +306,6 @@ PAYOUTS = """
         SELECT state FROM payout WHERE state IN ('HELD', 'REQUESTED', 'IN_DOUBT') LIMIT %(most)s::bigint
     ) AS waiting
     GROUP BY state ORDER BY state
-"""
-
-UNSTATED = """
-    SELECT month, closed_at FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month
 """
 
 IN_ZONES = """

@@ -12,6 +12,7 @@ from ticketflow_orch.closing.history import pays_from_of
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import first_paid_month
+from ticketflow_orch.periods.state import PERIODS, closed_months
 from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
 
 
@@ -31,8 +32,8 @@ def not_as_payable(connection: Connection, members: Members = EVERYBODY) -> tupl
 
 def in_doubt(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:
     """Per closed month, payouts of which nobody knows whether they left."""
-    closed = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE state = 'CLOSED' ORDER BY month")
-    return _findings(closed.scalars(), connection.exec_driver_sql(_IN_DOUBT, {"most": EXAMPLES} | members.parameters()))
+    closed = (month.first_day for month in closed_months(connection))
+    return _findings(closed, connection.exec_driver_sql(_IN_DOUBT, {"most": EXAMPLES} | members.parameters()))
 
 
 def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding, ...]:
@@ -51,7 +52,7 @@ def _findings(judged: Iterable[date], rows: Iterable[Row[Any]]) -> tuple[Finding
 
 _EXAMPLES = sql(__file__, "examples")
 
-_MONTHS = sql(__file__, "judged_months")
+_MONTHS = sql(__file__, "judged_months", periods=PERIODS)
 
 _NOT_AS_PAYABLE = sql(
     __file__, "not_as_payable", months=_MONTHS, pays_from=pays_from_of("organization_id"), examples=_EXAMPLES

@@ -13,11 +13,11 @@ ORDER BY month, place;
 
 -- name: judged_months
 -- Closed months that should be paid by now: up to the last one with payouts, or closed three days ago.
-SELECT month FROM settlement_period
+SELECT month FROM ({periods}) AS period
 WHERE state = 'CLOSED' AND month >= %(first)s::date AND (
     closed_at < clock_timestamp() - interval '3 days' OR month <= (
         SELECT greatest((SELECT max(month) FROM payout), max(month) FILTER (WHERE paid_at IS NOT NULL))
-        FROM settlement_period))
+        FROM ({periods}) AS period))
 ORDER BY month;
 
 

@@ -25,6 +25,7 @@ from ticketflow_orch.errors import PreconditionFailed, UnknownOrganization
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import PERIODS, lock_periods, marking_unpaid, month_being_closed
 
 OWN_SHOWN = 100
 
@@ -151,7 +152,7 @@ def set_paid_from(
     }
     with _allowed(), transaction(engine) as connection:
         # A closing that begins later sees the change, and none is running.
-        connection.exec_driver_sql("LOCK TABLE settlement_period IN SHARE ROW EXCLUSIVE MODE")
+        lock_periods(connection)
         _require_change(connection, month, organization)
         _require_no_closing(connection)
         _require_unpaid(connection.exec_driver_sql(_PAID_ALREADY, values).one_or_none())
@@ -205,9 +206,8 @@ def _require_change(connection: Connection, month: Month | None, organization: s
 
 
 def _require_no_closing(connection: Connection) -> None:
-    day = connection.exec_driver_sql("SELECT min(month) FROM settlement_period WHERE state = 'CLOSING'").scalar_one()
-    if day is not None:
-        month = Month.of_day(day)
+    month = month_being_closed(connection)
+    if month is not None:
         raise PreconditionFailed(
             f"{month} is being closed; let that end by `ticketflow close {month}`, then change it."
         )
@@ -237,7 +237,7 @@ _OWN = sql(__file__, "own")
 
 _EARLIEST = sql(__file__, "earliest")
 
-_WAITING = sql(__file__, "waiting", pays_from=pays_from())
+_WAITING = sql(__file__, "waiting", periods=PERIODS, pays_from=pays_from())
 
 _ORGANIZATION = """
     SELECT payouts_from FROM organization WHERE external_ref = %(organization)s::text FOR NO KEY UPDATE
@@ -247,7 +247,7 @@ _MEMBER = sql(__file__, "member", pays_from=pays_from())
 
 _PAID_ALREADY = sql(__file__, "paid_already", member=_MEMBER)
 
-_PAYS = sql(__file__, "pays", member=_MEMBER, moved=moved("earlier", "earlier.last_month"))
+_PAYS = sql(__file__, "pays", periods=PERIODS, member=_MEMBER, moved=moved("earlier", "earlier.last_month"))
 
 _COMES_OFF = sql(__file__, "comes_off", pays_from=pays_from(), moved=moved("member", "member.last_month"))
 
@@ -257,7 +257,7 @@ _SET = "UPDATE installation SET payouts_from = %(month)s::date, changed_by = %(b
 
 _SET_OWN = "UPDATE organization SET payouts_from = %(month)s::date WHERE external_ref = %(organization)s::text"
 
-# Of a row `period` of settlement_period: whether balances that are to be paid have no payout.
+# Of a row `period` of PERIODS: whether balances that are to be paid have no payout.
 UNREQUESTED = sql(__file__, "unrequested", pays_from=pays_from_of("balance.organization_id"))
 
-_PAID_NO_MORE = sql(__file__, "paid_no_more", unrequested=UNREQUESTED)
+_PAID_NO_MORE = marking_unpaid(UNREQUESTED)

@@ -39,10 +39,10 @@ member AS (
 -- paid has no payout, and its month is not paid.
 WITH unpaid AS (
     SELECT organization_id, currency, closing AS amount FROM organization_balance
-    WHERE month = (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED') AND closing > 0
+    WHERE month = (SELECT max(month) FROM ({periods}) AS period WHERE state = 'CLOSED') AND closing > 0
     UNION ALL
     SELECT organization_id, currency, payable
-    FROM organization_balance AS balance JOIN settlement_period AS period USING (month)
+    FROM organization_balance AS balance JOIN ({periods}) AS period USING (month)
     WHERE period.state = 'CLOSED' AND period.paid_at IS NULL AND payable > 0 AND NOT EXISTS (
         SELECT FROM payout WHERE payout.organization_id = balance.organization_id
             AND payout.currency = balance.currency AND payout.month = balance.month)
@@ -76,7 +76,7 @@ ORDER BY balance.month, external_ref LIMIT 1;
 WITH {member}, earlier AS (
     SELECT * FROM member
     WHERE (was IS NULL OR pays_from < was)
-        AND pays_from <= (SELECT max(month) FROM settlement_period WHERE state = 'CLOSED')
+        AND pays_from <= (SELECT max(month) FROM ({periods}) AS period WHERE state = 'CLOSED')
 ), part AS (
     SELECT balance.organization_id, balance.currency, closing AS amount
     FROM earlier JOIN organization_balance AS balance ON balance.organization_id = earlier.organization_id
@@ -130,9 +130,3 @@ EXISTS (
             SELECT FROM payout WHERE (payout.organization_id, payout.currency, payout.month)
                 = (balance.organization_id, balance.currency, balance.month))
         AND balance.month >= {pays_from});
-
-
--- name: paid_no_more
--- Closed months that were paid, and owe something since from when on people are paid was changed.
-UPDATE settlement_period AS period SET paid_at = NULL
-WHERE state = 'CLOSED' AND paid_at IS NOT NULL AND {unrequested};

@@ -22,6 +22,7 @@ from ticketflow_orch.payouts.backing import PARKED, is_parked
 from ticketflow_orch.payouts.events import EVENT_KEY, let_go
 from ticketflow_orch.payouts.model import PayoutState
 from ticketflow_orch.payouts.request import mark_paid
+from ticketflow_orch.periods.state import PERIODS
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,7 @@ def _organization(connection: Connection, external_ref: str) -> int:
     return int(found)
 
 
-_PARK = sql(__file__, "park")
+_PARK = sql(__file__, "park", periods=PERIODS)
 
 _UNPARK = """
     UPDATE parked_organization

@@ -4,7 +4,7 @@
 INSERT INTO parked_organization (organization_id, month, reason, parked_by)
 SELECT %(organization_id)s, coalesce((max(month) + interval '1 month')::date, %(first)s::date),
     %(reason)s, %(by)s::text || ' (role ' || session_user || ')'
-FROM settlement_period WHERE state IN ('CLOSING', 'CLOSED')
+FROM ({periods}) AS period WHERE state IN ('CLOSING', 'CLOSED')
 ON CONFLICT (organization_id) WHERE resolved_at IS NULL AND reason IS NOT NULL DO NOTHING
 RETURNING month, reason, parked_by, since;
 

@@ -28,6 +28,7 @@ from ticketflow_orch.payouts.backing import PARKED, is_parked
 from ticketflow_orch.payouts.events import EVENT_KEY, EVENTS
 from ticketflow_orch.payouts.paid_from import UNREQUESTED, first_paid_month
 from ticketflow_orch.payouts.review import HELD_FOR_REVIEW, CurrencyReview, review
+from ticketflow_orch.periods.state import PERIODS, marking_paid, paid_at
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.anomalies import OPEN, search, standing
 from ticketflow_orch.settlement.posting import SMALLEST_ID
@@ -114,7 +115,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
     work = _Writing(engine, month, held, rules, run_id)
     counts = sum(work.chunks(), Counter[str]())
     with transaction(engine) as connection:
-        paid_at = mark_paid(connection, month)
+        requested_at = mark_paid(connection, month)
         anomalous = _alert_anomalies(connection, month, rules.now)
         for row in work.bad[:NAMED]:
             bad_rows.note(connection, "payouts", row, rules.now)
@@ -130,7 +131,7 @@ def request_payouts(engine: Engine, month: Month, rules: PayoutRules, run_id: st
         for one in reviews
     )
     return PayoutsRequested(
-        month, None, currencies, counts["requested"], counts["held"], counts["existing"], paid_at, anomalous
+        month, None, currencies, counts["requested"], counts["held"], counts["existing"], requested_at, anomalous
     )
 
 
@@ -155,8 +156,7 @@ def _why_nobody(month: Month, first: Month | None) -> str | None:
 def mark_paid(connection: Connection, month: Month) -> datetime | None:
     """Write down that all payouts of the month are requested, unless one is missing or held; returns since when."""
     connection.exec_driver_sql(_MARK_PAID, {"month": month.first_day})
-    paid_at: datetime | None = connection.exec_driver_sql(_PAID_AT, {"month": month.first_day}).scalar_one()
-    return paid_at
+    return paid_at(connection, month)
 
 
 def payouts_due_months(connection: Connection) -> tuple[Month, ...]:
@@ -245,8 +245,9 @@ _ANOMALOUS = """
 # Of the row `period`: whether any of its payouts is held.
 _HELD = "EXISTS (SELECT FROM payout WHERE payout.month = period.month AND payout.state = 'HELD')"
 
-_MARK_PAID = sql(__file__, "mark_paid", held=_HELD, unrequested=UNREQUESTED)
+# Those held are found by payout_waiting_idx.
+_MARK_PAID = marking_paid(f"NOT {_HELD} AND NOT {UNREQUESTED}")
 
-_PAID_AT = "SELECT paid_at FROM settlement_period WHERE month = %(month)s::date"
-
-_DUE_MONTHS = sql(__file__, "due_months", held=_HELD, unrequested=UNREQUESTED, parked_no_more=_PARKED_NO_MORE)
+_DUE_MONTHS = sql(
+    __file__, "due_months", periods=PERIODS, held=_HELD, unrequested=UNREQUESTED, parked_no_more=_PARKED_NO_MORE
+)

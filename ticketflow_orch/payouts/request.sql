@@ -82,16 +82,9 @@ FROM (VALUES (1)) AS one LEFT JOIN LATERAL (
     SELECT * FROM due ORDER BY organization_id DESC, currency DESC LIMIT 1) AS last ON true;
 
 
--- name: mark_paid
--- Only a closed month of which nothing is held and nothing is left to request; those held are found by
--- payout_waiting_idx.
-UPDATE settlement_period AS period SET paid_at = clock_timestamp()
-WHERE month = %(month)s::date AND state = 'CLOSED' AND paid_at IS NULL AND NOT {held} AND NOT {unrequested};
-
-
 -- name: due_months
 -- Closed months with something to request, or with a payout that only a parking held which is over.
-SELECT month FROM settlement_period AS period
+SELECT month FROM ({periods}) AS period
 WHERE state = 'CLOSED' AND month >= %(first)s::date AND (
     (paid_at IS NULL AND (NOT {held} OR {unrequested}))
     OR EXISTS (SELECT FROM payout WHERE payout.month = period.month AND {parked_no_more}))

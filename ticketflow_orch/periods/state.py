@@ -12,8 +12,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
-from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import PreconditionFailed
+from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
 
 
@@ -149,17 +148,6 @@ def why_nothing_is_posted(connection: Connection, month: Month) -> str | None:
     )
 
 
-def require_closed(connection: Connection, month: Month, otherwise: str) -> None:
-    """Refuse a month that is not closed; `otherwise` ends the sentence that begins with what it is.
-
-    Raises:
-        PreconditionFailed: it is not, and "2026-03 is SETTLED, and {otherwise}", or it lies before the books.
-    """
-    state = period_state(connection, month)
-    if state is not PeriodState.CLOSED:
-        raise PreconditionFailed(before_the_books(connection, month) or f"{month} is {state}, and {otherwise}")
-
-
 # --- When months came where they are
 
 
@@ -170,6 +158,14 @@ def ready_since(connection: Connection, month: Month) -> datetime | None:
         {"month": month.first_day},
     ).scalar_one_or_none()
     return since
+
+
+def paid_at(connection: Connection, month: Month) -> datetime | None:
+    """When all payouts of `month` were requested; None while they are not."""
+    at: datetime | None = connection.exec_driver_sql(
+        "SELECT paid_at FROM settlement_period WHERE month = %(month)s", {"month": month.first_day}
+    ).scalar_one_or_none()
+    return at
 
 
 def settled_before(connection: Connection, instant: datetime) -> tuple[Month, ...]:
@@ -283,15 +279,14 @@ def end_closing(connection: Connection, month: Month, by: str, run_id: str) -> N
     connection.exec_driver_sql(_END_CLOSING, {"month": month.first_day, "by": by, "run_id": run_id})
 
 
-def mark_paid(connection: Connection, month: Month) -> None:
-    """Note that all payouts of a CLOSED month are requested, unless that stands there already."""
-    connection.exec_driver_sql(
-        """
-            UPDATE settlement_period SET paid_at = clock_timestamp()
-            WHERE month = %(month)s AND state = 'CLOSED' AND paid_at IS NULL
-        """,
-        {"month": month.first_day},
-    )
+def marking_paid(is_paid: str) -> Statement:
+    """The statement that notes a CLOSED month (bind `month`) as paid, where `is_paid` holds of its row `period`."""
+    return sql(__file__, "mark_paid", is_paid=is_paid)
+
+
+def marking_unpaid(is_owed: str) -> Statement:
+    """The statement that takes that back of all months of whose row `period` the condition `is_owed` holds."""
+    return sql(__file__, "mark_unpaid", is_owed=is_owed)
 
 
 def mark_stated(connection: Connection, month: Month) -> None:
@@ -308,6 +303,9 @@ def mark_stated(connection: Connection, month: Month) -> None:
 _END_CLOSING = sql(__file__, "end_closing")
 
 # --- Parts for larger statements: each a query without binds, for a FROM, an IN or an EXISTS; all are inlined.
+
+# Columns month, state, settled_at, closed_at, paid_at, stated_at, read_to: every month that a settlement has touched.
+PERIODS = sql(__file__, "periods")
 
 # Column month: those whose books are closed.
 CLOSED_MONTHS = sql(__file__, "closed_months")

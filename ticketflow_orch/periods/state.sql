@@ -8,6 +8,23 @@ UPDATE settlement_period SET state = 'CLOSED', closed_at = clock_timestamp(), cl
 WHERE month = %(month)s;
 
 
+-- name: mark_paid
+-- Only a closed month that is not noted as paid, of whose row `period` nothing stands in the way.
+UPDATE settlement_period AS period SET paid_at = clock_timestamp()
+WHERE month = %(month)s::date AND state = 'CLOSED' AND paid_at IS NULL AND {is_paid};
+
+
+-- name: mark_unpaid
+-- Closed months that were noted as paid, of whose row `period` something is owed again.
+UPDATE settlement_period AS period SET paid_at = NULL
+WHERE state = 'CLOSED' AND paid_at IS NOT NULL AND {is_owed};
+
+
+-- name: periods
+-- How far each month is that a settlement has touched.
+SELECT month, state, settled_at, closed_at, paid_at, stated_at, read_to FROM settlement_period;
+
+
 -- name: closed_months
 -- The months whose books are closed.
 SELECT month FROM settlement_period WHERE state = 'CLOSED';

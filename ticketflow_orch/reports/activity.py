@@ -16,6 +16,7 @@ from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.events import derived_event_id
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.ticketing.reminders import CHANGE_KEY
 
 
@@ -133,11 +134,4 @@ _ON_EVENT = sql(__file__, "on_event", on_events=_ON_EVENTS, on_reservations=_ON_
 
 _ON_ORGANIZATION = sql(__file__, "on_organization", on_events=_ON_EVENTS)
 
-_POSTED = """
-    SELECT entry.*, exponent
-    FROM settlement_period AS period
-    JOIN ledger_entry AS entry ON entry.month = period.month
-    JOIN currency ON code = entry.currency
-    WHERE organization_id = %(id)s::bigint
-    ORDER BY posted_at DESC LIMIT %(limit)s::bigint
-"""
+_POSTED = sql(__file__, "posted", periods=PERIODS)

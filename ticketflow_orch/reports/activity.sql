@@ -82,3 +82,13 @@ ORDER BY at DESC, who, what, key LIMIT %(limit)s::bigint;
 WITH event_asked AS (SELECT * FROM event WHERE organization_id = %(id)s::bigint)
 {on_events}
 ORDER BY at DESC, who, what, key LIMIT %(limit)s::bigint;
+
+
+-- name: posted
+-- The last entries of an organization: the ledger's key begins with the month, so each month is searched by itself.
+SELECT entry.*, exponent
+FROM ({periods}) AS period
+JOIN ledger_entry AS entry ON entry.month = period.month
+JOIN currency ON code = entry.currency
+WHERE organization_id = %(id)s::bigint
+ORDER BY posted_at DESC LIMIT %(limit)s::bigint;

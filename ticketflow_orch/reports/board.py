@@ -20,6 +20,7 @@ from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.events import EVENT_TYPE
 from ticketflow_orch.payouts.paid_from import first_paid_month
+from ticketflow_orch.periods.state import PERIODS, touched_months
 from ticketflow_orch.settlement.anomalies import noted
 from ticketflow_orch.settlement.due import due_months
 from ticketflow_orch.settlement.queries import MonthTotal, late_organizations, month_totals
@@ -104,8 +105,7 @@ class Board:
 
 def read_board(connection: Connection, now: datetime, first_month: Month) -> Board:
     """The board at the business time `now` (aware)."""
-    touched = map(Month.of_day, connection.exec_driver_sql("SELECT month FROM settlement_period").scalars())
-    months = sorted({*touched, *due_months(connection, now, first_month)})[-MONTHS_SHOWN:]
+    months = sorted({*touched_months(connection), *due_months(connection, now, first_month)})[-MONTHS_SHOWN:]
     if not months:
         return Board(())
     rows = connection.exec_driver_sql(
@@ -199,6 +199,6 @@ def _next_when_closed(row: Row[Any], payouts: WaitingPayouts, *, pays: bool) -> 
     return next((step for holds, step in steps if holds), "")
 
 
-BOARD = sql(__file__, "board")
+BOARD = sql(__file__, "board", periods=PERIODS)
 
 _PARKED = "SELECT count(DISTINCT organization_id) FROM parked_organization WHERE resolved_at IS NULL"

@@ -39,7 +39,7 @@ SELECT shown.month, coalesce(state, 'OPEN') AS state, paid_at IS NOT NULL AS pai
     ) END AS failed,
     EXISTS (SELECT FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = %(event)s::text) AS paused
 FROM unnest(%(months)s::date[]) AS shown (month)
-LEFT JOIN settlement_period AS period ON period.month = shown.month
+LEFT JOIN ({periods}) AS period ON period.month = shown.month
 LEFT JOIN waiting ON waiting.month = shown.month
 LEFT JOIN back ON back.month = shown.month
 LEFT JOIN adjusted ON adjusted.month = shown.month

@@ -18,7 +18,7 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.formatting.columns import BALANCE_AMOUNTS
 from ticketflow_orch.months import Month, Window
-from ticketflow_orch.periods.state import before_the_books
+from ticketflow_orch.periods.state import PERIODS, PeriodState, before_the_books, read_periods
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.settlement.anomalies import Anomaly, read_anomalies
 from ticketflow_orch.settlement.checks import Members
@@ -194,15 +194,15 @@ def last_settled(connection: Connection) -> Month:
     Raises:
         PreconditionFailed: there is none.
     """
-    day = connection.exec_driver_sql("SELECT max(month) FROM settlement_period WHERE state <> 'OPEN'").scalar_one()
-    if day is None:
+    settled = [one.month for one in read_periods(connection) if one.state is not PeriodState.OPEN]
+    if not settled:
         raise PreconditionFailed("No month is settled yet; name the one to explain, such as 2026-03.")
-    return Month.of_day(day)
+    return settled[-1]
 
 
 _ORGANIZATION = sql(__file__, "organization", pays_from=pays_from())
 
-_STATE = sql(__file__, "state")
+_STATE = sql(__file__, "state", periods=PERIODS)
 
 # An organization that is parked because a column of the ledger cannot hold a sum is explained all the same.
 _LINE, _ROUNDED_LINE = (
@@ -213,6 +213,6 @@ _LINES = sql(__file__, "lines", line=_LINE, rounded_line=_ROUNDED_LINE, amounts=
 
 _MOVEMENTS = sql(__file__, "movements")
 
-_ENTRIES = sql(__file__, "entries", amounts=", ".join(AMOUNTS))
+_ENTRIES = sql(__file__, "entries", periods=PERIODS, amounts=", ".join(AMOUNTS))
 
 _BALANCES = sql(__file__, "balances", amounts=", ".join(BALANCE_AMOUNTS))

@@ -5,7 +5,7 @@ SELECT id, name, timezone, {pays_from} AS payouts_from FROM organization WHERE e
 
 -- name: state
 -- How far the month is, up to when its movements were read, and why the organization is parked, if it is.
-SELECT (SELECT state FROM settlement_period WHERE month = %(month)s) AS state,
+SELECT (SELECT state FROM ({periods}) AS period WHERE month = %(month)s) AS state,
     (SELECT cutoff_at FROM settlement_pass
         WHERE state = 'DONE' AND (month = %(month)s OR closed_through >= %(month)s)
         ORDER BY cutoff DESC LIMIT 1) AS cutoff,
@@ -48,7 +48,7 @@ ORDER BY movement.occurred_at, movement.id;
 SELECT month, sequence, entry.currency, exponent, {amounts}, reason, posted_at
 FROM ledger_entry AS entry JOIN currency ON code = entry.currency
 WHERE organization_id = %(organization_id)s AND origin_month = %(month)s
-    AND month = ANY (SELECT period.month FROM settlement_period AS period WHERE period.month >= %(month)s)
+    AND month = ANY (SELECT period.month FROM ({periods}) AS period WHERE period.month >= %(month)s)
 ORDER BY month, entry.currency, sequence;
 
 

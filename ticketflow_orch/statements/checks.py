@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import PeriodState, read_periods
 from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding
 from ticketflow_orch.statements.storage import Place
 
@@ -21,16 +22,14 @@ _EVERYBODY = "all"
 
 def issued_months(connection: Connection) -> tuple[Month, ...]:
     """The closed months whose statements have been written, in order."""
-    days = connection.exec_driver_sql("SELECT month FROM settlement_period WHERE stated_at IS NOT NULL ORDER BY month")
-    return tuple(Month.of_day(day) for day in days.scalars())
+    return tuple(one.month for one in read_periods(connection) if one.stated_at is not None)
 
 
 def months_to_issue(connection: Connection) -> tuple[Month, ...]:
     """The closed months whose statements have not been written yet, in order."""
-    days = connection.exec_driver_sql(
-        "SELECT month FROM settlement_period WHERE state = 'CLOSED' AND stated_at IS NULL ORDER BY month"
+    return tuple(
+        one.month for one in read_periods(connection) if one.state is PeriodState.CLOSED and one.stated_at is None
     )
-    return tuple(Month.of_day(day) for day in days.scalars())
 
 
 def judged_statements(connection: Connection, place: Place) -> Iterator[Finding]:

@@ -22,6 +22,7 @@ from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, BadRow, named
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import mark_stated
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.statements.mail_queue import queue_mails
 from ticketflow_orch.statements.model import LeftOut, StatementsLeftOutError
@@ -144,7 +145,7 @@ def _note(engine: Engine, month: Month, left_out: Sequence[BadRow], now: datetim
     """Write down that the month's statements are issued, or alert those that were left out."""
     with transaction(engine) as connection:
         if not left_out:
-            connection.exec_driver_sql(_ISSUED, {"month": month.first_day})
+            mark_stated(connection, month)
         for row in left_out[:NAMED]:
             bad_rows.note(connection, _JOB, row, now)
         bad_rows.end_others(connection, _JOB, left_out, scope=f"{month} ")
@@ -211,8 +212,3 @@ def _organization(engine: Engine, external_ref: str, month: Month) -> int:
 
 
 _OF_CLOSED_MONTHS = "statements are of closed months"
-
-_ISSUED = """
-    UPDATE settlement_period SET stated_at = clock_timestamp()
-    WHERE month = %(month)s AND state = 'CLOSED' AND stated_at IS NULL
-"""

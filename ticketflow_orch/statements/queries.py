@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 from ticketflow_orch.statements.model import Amounts, LeftOut, Line, Movement, Origin, Party, ReturnedPayout, Statement
 
@@ -139,7 +140,7 @@ _NEXT = """
 
 _BALANCES = sql(__file__, "balances")
 
-_COVERED = sql(__file__, "covered", sums=", ".join(f"sum({name}) AS {name}" for name in _POSTED))
+_COVERED = sql(__file__, "covered", periods=PERIODS, sums=", ".join(f"sum({name}) AS {name}" for name in _POSTED))
 
 _ORIGINS = sql(__file__, "origins", covered=_COVERED)
 

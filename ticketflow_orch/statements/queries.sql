@@ -18,7 +18,7 @@ ORDER BY organization_id, balance.currency;
 covered AS MATERIALIZED (
     SELECT balance.organization_id, balance.currency, previous_month, origin_month, {sums}
     FROM organization_balance AS balance
-    JOIN settlement_period AS period ON period.month <= %(month)s::date
+    JOIN ({periods}) AS period ON period.month <= %(month)s::date
         AND period.month > coalesce(previous_month::date, '-infinity'::date)
     JOIN ledger_entry AS entry ON entry.month = period.month AND entry.organization_id = balance.organization_id
         AND entry.currency = balance.currency
