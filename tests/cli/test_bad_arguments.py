@@ -58,7 +58,7 @@ ARGUMENTS = [
     bad("There is no organization 'nobody'", "explain", "nobody", "2026-01"),
     bad("The argument 'o\\udcff' is not UTF-8", "explain", "o\udcff", "2026-01"),
     bad("'1969-12' is not a month", "statement", "hall", "1969-12"),
-    bad("2026-01 is OPEN", "statement", "hall", "2026-01"),
+    bad("2026-01 was never settled", "statement", "hall", "2026-01"),
     bad("'2026-00' is not a month", "audit", "--month", "2026-00"),
     bad("There is no organization 'nobody'", "audit", "--organization", "nobody"),
     bad("Name one of --reservation, --event and --organization", "effects"),

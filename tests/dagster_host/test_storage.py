@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import psycopg2
@@ -10,8 +11,10 @@ import pytest
 import sqlalchemy.event
 from dagster import DagsterInstance
 from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-from sqlalchemy import text
+from dagster._core.test_utils import create_run_for_test
+from sqlalchemy import Connection, text
 from sqlalchemy.engine import URL
+from sqlalchemy.exc import OperationalError
 
 from tests.conftest import run_sql
 from tests.support.homes import bootstrapped, dagster_storage
@@ -76,3 +79,30 @@ def test_the_process_of_a_run_waits_for_a_server_that_is_away_for_longer_than_da
         monkeypatch.setenv(LOG_VARIABLE, "some run's")
         assert session(instance)
         assert len(refused) == 10
+
+
+@pytest.mark.parametrize("of_a_run", [True, False], ids=["run", "daemon"])
+def test_the_process_of_a_run_writes_an_event_again_whose_statement_was_cut(
+    scratch: Path, url: URL, storage: URL, monkeypatch: pytest.MonkeyPatch, *, of_a_run: bool
+) -> None:
+    with bootstrapped(scratch, url, storage) as instance:
+        events = instance.event_log_storage
+        assert isinstance(events, SqlEventLogStorage)
+        run = create_run_for_test(instance)
+        cut = []
+
+        def cut_once(connection: Connection, cursor: object, statement: str, *_: object) -> None:
+            if statement.startswith("INSERT INTO event_logs") and not cut:
+                cut.append(statement)
+                run_sql(
+                    url, f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{storage.database}'"
+                )
+
+        sqlalchemy.event.listen(events._engine, "before_cursor_execute", cut_once)  # type: ignore[attr-defined]
+        if of_a_run:
+            monkeypatch.setenv(LOG_VARIABLE, "some run's")
+        with nullcontext() if of_a_run else pytest.raises(OperationalError):
+            instance.report_engine_event("what a run says", run)
+        assert len(cut) == 1
+        said = [record.event_log_entry.message for record in instance.get_records_for_run(run.run_id).records]
+        assert said == (["what a run says"] if of_a_run else [])

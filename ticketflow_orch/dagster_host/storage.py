@@ -4,8 +4,10 @@ Outside its web server Dagster opens a connection for every query: ten a second 
 Most of what an idle installation cost was Postgres starting sessions. Its web server keeps connections, and answers the
 first page after a restart of Postgres with an error, once for each that it had kept.
 
-Dagster waits six seconds for a connection. A step that cannot write down what it did by then has failed, and where the
-server is back a moment later this is all that is known of it: nobody runs it again. So a run's process waits longer.
+Dagster waits six seconds for a connection, and not at all where one is cut in the middle of a statement. A step that
+cannot write down what it did has failed then, and where the server is back a moment later this is all that is known of
+it: nobody runs it again. So a run's process waits longer, and writes an event again. Where only the answer was lost the
+event stands there twice, and is shown twice.
 
 What Dagster writes down about a run and about its daemon does not say which process it is; here it does, so that others
 can tell whether it still lives.
@@ -15,7 +17,8 @@ from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dagster import DagsterEventType
 from dagster_postgres import (
@@ -38,14 +41,16 @@ from ticketflow_orch.dagster_host.run_workers import LOG_VARIABLE, WORKER_TAG, R
 from ticketflow_orch.local.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from datetime import datetime
 
-    from dagster import DagsterEvent
+    from dagster import DagsterEvent, EventLogEntry
     from sqlalchemy import Connection, Engine
 
     from ticketflow_orch.dagster_host.dagster_internals import ConfigurableClassData, DaemonHeartbeat
+
+Result = TypeVar("Result")
 
 
 class PooledPostgresStorage(DagsterPostgresStorage):
@@ -98,11 +103,16 @@ class _Pooled:
         del run_id
         if LOG_VARIABLE not in os.environ:
             return create_pg_connection(self._engine)
+        return self.patiently(self._engine.connect)
+
+    def patiently(self, work: Callable[[], Result]) -> Result:
+        """What `work` returns. In the process of a run it is done again while the server is away."""
+        if LOG_VARIABLE not in os.environ:
+            return work()
         from ticketflow_orch.db.engine import PATIENCE, PATIENCE_OPTION
         from ticketflow_orch.db.retrying import retried
 
-        engine = self._engine.execution_options(**{PATIENCE_OPTION: PATIENCE})
-        return retried(engine, engine.connect)
+        return retried(self._engine.execution_options(**{PATIENCE_OPTION: PATIENCE}), work)
 
     def _connect(self) -> AbstractContextManager[Connection]:
         return self.connect()
@@ -115,7 +125,7 @@ class _Runs(_Pooled, PostgresRunStorage):
 
     def handle_run_event(self, run_id: str, event: DagsterEvent, update_timestamp: datetime | None = None) -> None:
         """As Dagster's. It is the process that executes a run that says the run has started."""
-        super().handle_run_event(run_id, event, update_timestamp)
+        self.patiently(partial(super().handle_run_event, run_id, event, update_timestamp))
         if event.event_type == DagsterEventType.RUN_START:
             worker = RunWorker.this_process(run_id)
             run = self._get_run_by_id(run_id)
@@ -133,7 +143,15 @@ class _Runs(_Pooled, PostgresRunStorage):
 
 
 class _Events(_Pooled, PostgresEventLogStorage):
-    pass
+    """What runs say of themselves; the process of a run says it again where its connection was cut."""
+
+    def store_event(self, event: EventLogEntry) -> None:
+        """As Dagster's."""
+        self.patiently(partial(super().store_event, event))
+
+    def store_event_batch(self, events: Sequence[EventLogEntry]) -> None:
+        """As Dagster's."""
+        self.patiently(partial(super().store_event_batch, events))
 
 
 class _Schedules(_Pooled, PostgresScheduleStorage):
