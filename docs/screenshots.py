@@ -24,6 +24,11 @@ IMAGES = Path(__file__).parent / "images"
 # With the months that are left a year.
 BEGINNING = Month(2024, 7)
 ORGANIZATIONS = 400
+# A traceback names the folder in which the pictures happen to be taken.
+_WITHOUT_PATH = """path => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) texts.currentNode.data = texts.currentNode.data.replaceAll(path, "");
+}"""
 
 
 def main() -> None:
@@ -56,6 +61,7 @@ def take(page: Page, name: str) -> None:
     """One picture, once nothing moves on the page any more."""
     page.wait_for_load_state("networkidle")
     page.wait_for_timeout(1_000)
+    page.evaluate(_WITHOUT_PATH, f"{IMAGES.parents[1]}/")
     page.screenshot(path=IMAGES / f"{name}.png", animations="disabled")
 
 
