@@ -59,7 +59,7 @@ def settlement_schedule(
 
 
 def is_in_a_run(instance: dg.DagsterInstance, month: Month) -> bool:
-    """Whether a run that settles `month` is queued or running, whoever launched it."""
+    """Whether a run that settles `month` is queued or running, no matter who launched it."""
     runs = instance.get_runs(dg.RunsFilter(tags={PARTITION: str(month)}, statuses=UNFINISHED))
     return any(settles(run) for run in runs)
 

@@ -220,7 +220,7 @@ def _partitions(run: dg.DagsterRun) -> frozenset[str]:
 
 
 def _works(run: dg.DagsterRun) -> set[str]:
-    """The asset that a run materializes, whoever launched it, or what else it does."""
+    """The asset that a run materializes, no matter who launched it, or what else it does."""
     if run.job_name == _OF_THE_UI:
         return {key.to_user_string() for key in run.asset_selection or ()}
     return {_ASSETS.get(run.job_name, work_of(run))}

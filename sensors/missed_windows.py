@@ -130,7 +130,7 @@ def ticks(schedule: dg.ScheduleDefinition, after: datetime, until: datetime) -> 
 
 
 def was_in_a_run(instance: dg.DagsterInstance, month: Month, tick: datetime) -> bool:
-    """Whether `month` was being settled or queued at `tick`, or came to be soon after, whoever launched it."""
+    """Whether `month` was being settled or queued at `tick`, or came to be soon after, no matter who launched it."""
     tags = {PARTITION: str(month)}
     records = instance.get_run_records(dg.RunsFilter(tags=tags, created_before=tick + LATEST_REQUEST))
     return any(

@@ -8,10 +8,10 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.settlement.test_settlement import settle
 from tests.support.audited import FIRST, broken
 from tests.support.books import MARCH, close
 from tests.support.rows import add_movement, add_organization
+from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.auditing import Asked, examine, snapshot
 from ticketflow_orch.errors import TicketflowError

@@ -84,3 +84,13 @@ def refusal(capfd: pytest.CaptureFixture[str], case: Bad) -> str:
     assert end.value.code == case.code, said
     assert "Traceback" not in said
     return said
+
+
+def require_refused(world: World, capfd: pytest.CaptureFixture[str], case: Bad) -> None:
+    """The case is refused by its sentence, in one line or in the box of a usage error, and no table has changed."""
+    before = contents(world.engine)
+    said = refusal(capfd, case)
+    # Usage errors come in a box, which breaks its lines.
+    assert case.said in " ".join(said.replace("│", " ").split())
+    assert said.startswith("Usage") or said.count("\n") == 1
+    assert contents(world.engine) == before

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from tests.cli.refusals import Bad, World, bad, contents, refusal, variables
+from tests.cli.refusals import Bad, World, bad, refusal, require_refused, variables
 from ticketflow_orch import cli
 from ticketflow_orch.settings import unknown_variables
 
@@ -71,12 +71,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence_and_changes_nothing(
     world: World, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], case: Bad
 ) -> None:
     monkeypatch.chdir(world.home)
-    before = contents(world.engine)
-    said = refusal(capfd, case)
-    # Usage errors come in a box, which breaks its lines.
-    assert case.said in " ".join(said.replace("│", " ").split())
-    assert said.startswith("Usage") or said.count("\n") == 1
-    assert contents(world.engine) == before
+    require_refused(world, capfd, case)
 
 
 def test_a_folder_that_is_gone_or_has_no_name_is_refused_in_a_sentence(

@@ -13,11 +13,10 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 from typer.testing import CliRunner, Result
 
-from tests.payouts.test_actions import in_doubt
 from tests.support import commands
 from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import MARCH, close_with, owing, pay_from, request, requested_payout, rows
-from tests.support.provider_by_hand import CONFIRMED, recorded, said
+from tests.support.provider_by_hand import CONFIRMED, in_doubt, recorded, said
 from tests.support.rows import add_organization
 from tests.support.sql_statements import deliver
 from ticketflow_orch import cli

@@ -11,7 +11,7 @@ from sqlalchemy import Engine, event, text
 
 from tests.conftest import TEMPLATE, fresh_database, run_sql
 from tests.support.books import FEBRUARY, close
-from tests.support.plans import ORGANIZATIONS, Node, add_entries_of_the_months_before, add_movements, scans_of
+from tests.support.plans import ORGANIZATIONS, Node, add_entries_of_the_months_before, add_movements, plan_of, scans_of
 from tests.support.rows import add_movement
 from tests.support.settled import MARCH, settle
 from tests.support.sql_statements import execute
@@ -153,14 +153,3 @@ def test_of_two_years_only_what_is_asked_for_is_read(years: Engine, work: str) -
             rows = scan["Actual Loops"] * (scan["Actual Rows"] + scan.get("Rows Removed by Filter", 0))
             assert scan["Node Type"] != "Seq Scan", statement
             assert rows <= bound + 2, statement
-
-
-def plan_of(cursor: Any, statement: str, parameters: Any) -> Node:
-    """The plan of a statement that is about to be executed, with what it did; nothing of that stays."""
-    with cursor.connection.cursor() as own:
-        own.execute("SAVEPOINT before")
-        own.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
-        ((explained,),) = own.fetchall()
-        own.execute("ROLLBACK TO before")
-    plan: Node = explained[0]["Plan"]
-    return plan

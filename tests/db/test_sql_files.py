@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import ast
-import functools
 import importlib
-import pkgutil
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 import pytest
 from psycopg.pq import ExecStatus
 from sqlalchemy import Connection, Engine
 
-import ticketflow_orch
+from tests.support.statements_held import complete, rendered, texts
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import Statement
 from ticketflow_orch.importing.linking import link
@@ -25,8 +21,6 @@ from ticketflow_orch.months import Month
 
 ROOT = Path(__file__).parents[2]
 FILES = [file for file in sorted(ROOT.glob("ticketflow_orch/**/*.sql")) if file.with_suffix(".py").exists()]
-_NO_STATEMENTS = ("ticketflow_orch.migrations", "ticketflow_orch.__main__")
-_STATEMENT = re.compile(r"\s*(?:--[^\n]*\n\s*)*(?:WITH|SELECT|INSERT|UPDATE|DELETE|MERGE|CREATE|VALUES)\b")
 _COMMENT = re.compile(r"--[^\n]*")
 _LITERAL = re.compile(r"'(?:[^']|'')*'")
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
@@ -40,34 +34,6 @@ def queries(file: Path) -> list[tuple[str, str]]:
     """The name and the text of each query of a file."""
     _, *found = re.split(r"^-- name: (\w+)\n", file.read_text("utf-8"), flags=re.MULTILINE)
     return list(zip(found[::2], found[1::2], strict=True))
-
-
-@functools.cache
-def texts() -> dict[str, str]:
-    """All texts that modules hold, statements among them, with the first place where each stands."""
-    found: dict[str, str] = {}
-    for module in pkgutil.walk_packages(ticketflow_orch.__path__, "ticketflow_orch."):
-        if not module.name.startswith(_NO_STATEMENTS):
-            for name, value in vars(importlib.import_module(module.name)).items():
-                for text in _texts(value):
-                    found.setdefault(text, f"{module.name}.{name}")
-    return found
-
-
-def rendered() -> dict[str, Statement]:
-    """The statements that modules hold, complete, by where they stand."""
-    statements = ((where, text) for text, where in texts().items() if isinstance(text, Statement))
-    return {f"{where} ({text.name}) {number}": text for number, (where, text) in enumerate(statements)}
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif type(value) is dict:
-        yield from _texts(list(value.values()))
-    elif type(value) in {list, tuple}:
-        for each in value:
-            yield from _texts(each)
 
 
 def test_there_are_files_to_look_at() -> None:
@@ -97,7 +63,7 @@ def test_no_statement_keeps_a_part_that_nobody_filled_in_or_a_bind_of_another_st
 
 @pytest.mark.every_server
 def test_postgres_takes_every_statement_and_infers_the_type_of_all_that_is_bound(engine: Engine) -> None:
-    whole = {where: statement for where, statement in rendered().items() if _STATEMENT.match(statement)}
+    whole = complete()
     assert len(whole) > 100
     refused = []
     with transaction(engine) as connection:

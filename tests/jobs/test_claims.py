@@ -1,4 +1,4 @@
-"""Claims: one worker at a time, by the database's clock, and nothing for whoever was overtaken."""
+"""Claims: one worker at a time, by the database's clock, and nothing for one who was overtaken."""
 
 from __future__ import annotations
 

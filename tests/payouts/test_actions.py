@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine
 
 from tests.support.payable import MARCH, NOW, close_with, owing, request, requested_payout, rows
-from tests.support.provider_by_hand import CONFIRMED, recorded, said
+from tests.support.provider_by_hand import CONFIRMED, in_doubt, recorded, said
 from tests.support.rows import add_organization
 from tests.support.sql_statements import deliver, execute, refusal, take
 from ticketflow_orch.db.engine import transaction
@@ -18,7 +18,6 @@ from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox import admin
 from ticketflow_orch.outbox.admin import Choice
-from ticketflow_orch.outbox.delivery import Outcome, Verdict
 from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.parking import park
@@ -48,24 +47,6 @@ def books(engine: Engine) -> list[tuple[Any, ...]]:
         FROM payout LEFT JOIN outbox_event ON dedupe_key = 'PayoutRequested:' || public_id ORDER BY payout.id
         """,
     )
-
-
-def in_doubt(engine: Engine, state: str = "IN_DOUBT") -> str:
-    """The reference of a payout in doubt whose event came to `state`."""
-    reference = requested_payout(engine)
-    take(engine, "event_type = 'PayoutRequested'")
-    execute(
-        engine,
-        f"""
-        UPDATE outbox_event SET state = '{state}', available_at = NULL, lease_until = NULL, owner = NULL,
-            doubtful_since = now(), ended_at = CASE WHEN '{state}' = 'DELIVERED' THEN now() END
-        """,
-    )
-    if state == "DELIVERED":
-        recorded(engine, "DELIVERED", said({"status": "taken"}))
-    else:
-        recorded(engine, "DEAD", Outcome(Verdict.UNKNOWN, "No answer."))
-    return reference
 
 
 def test_a_payout_that_was_never_tried_is_held_and_released_under_its_own_event(engine: Engine) -> None:

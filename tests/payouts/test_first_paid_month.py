@@ -8,7 +8,6 @@ import pytest
 from sqlalchemy import URL, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.settlement.test_settlement import settle
 from tests.support.books import (
     APRIL,
     FEBRUARY,
@@ -21,6 +20,7 @@ from tests.support.books import (
 from tests.support.history import add_sales, books_of, close_through, nets, owed_since
 from tests.support.payable import close_owing, pay_from, request, rows
 from tests.support.rows import add_movement, add_organization
+from tests.support.settled import settle
 from tests.support.sql_statements import execute, objection, refusal
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.errors import TicketflowError

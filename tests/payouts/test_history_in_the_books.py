@@ -11,7 +11,6 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.conftest import fresh_database
-from tests.settlement.test_settlement import settle
 from tests.support.books import (
     APRIL,
     FEBRUARY,
@@ -25,6 +24,7 @@ from tests.support.books import (
 from tests.support.history import HISTORY, OPENING, add_sales, books_of, close_through, nets, owed_since
 from tests.support.payable import close_owing, pay_from, request, rows
 from tests.support.rows import add_movement, add_organization
+from tests.support.settled import settle
 from tests.support.sql_statements import execute, objection
 from tests.support.statements import state
 from ticketflow_orch.db.engine import connect_engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine
 
-from tests.payouts.test_provider_answers import recorded, said
 from tests.support.payable import NOW, request, rows
+from tests.support.provider_by_hand import recorded, said
 from tests.support.restoring import NAMES, OWED, health, owe
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.payouts import actions

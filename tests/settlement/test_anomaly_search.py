@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
-from tests.db.test_ledger_plans import plan_of
 from tests.support.anomalous import found, won_twice
 from tests.support.books import APRIL
 from tests.support.payable import close_owing, request
-from tests.support.plans import Node, add_movements, scans_of
+from tests.support.plans import Node, add_movements, plan_of, scans_of
 from tests.support.settled import settle
 from ticketflow_orch.settlement.anomalies import noted, search
 

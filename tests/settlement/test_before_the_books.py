@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.settlement.test_closed_months import APRIL, FEBRUARY
 from tests.support.books import FIRST, close
 from tests.support.payable import rows
 from tests.support.rows import add_movement, add_organization, add_void, instant
 from tests.support.settled import MARCH, NOW, close_month, settle, tamper
 from tests.support.sql_statements import execute, queries
+from tests.support.statements import APRIL, FEBRUARY
 from ticketflow_orch.closing.turn import months_to_close
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import last_closed

@@ -6,11 +6,10 @@ from sqlalchemy import Engine
 
 from tests.support.rows import add_movement, add_organization, add_void
 from tests.support.settled import MARCH, close_month, ledger, settle
+from tests.support.statements import APRIL, FEBRUARY
 from ticketflow_orch.months import Month
 from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.settlement.passes import begin_or_join
-
-FEBRUARY, APRIL = Month(2026, 2), Month(2026, 4)
 
 
 def entries(engine: Engine) -> list[tuple[int, int, int, int]]:

@@ -71,3 +71,14 @@ def nodes(plan: Node) -> Iterator[Node]:
 
 def scans_of(plan: Node, table: str) -> list[Node]:
     return [node for node in nodes(plan) if node.get("Relation Name") == table and "Scan" in node["Node Type"]]
+
+
+def plan_of(cursor: Any, statement: str, parameters: Any) -> Node:
+    """The plan of a statement that is about to be executed, with what it did; nothing of that stays."""
+    with cursor.connection.cursor() as own:
+        own.execute("SAVEPOINT before")
+        own.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters)
+        ((explained,),) = own.fetchall()
+        own.execute("ROLLBACK TO before")
+    plan: Node = explained[0]["Plan"]
+    return plan

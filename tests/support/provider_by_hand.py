@@ -7,7 +7,8 @@ from random import Random
 
 from sqlalchemy import Engine, text
 
-from tests.support.payable import messages_of
+from tests.support.payable import messages_of, requested_payout
+from tests.support.sql_statements import execute, take
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.outbox.delivery import Message, Outcome, Verdict
 from ticketflow_orch.outbox.delivery.handlers import Recorded
@@ -41,6 +42,24 @@ def recorded(engine: Engine, state: EventState, outcome: Outcome | None = None) 
     """Let the relay record that the event came to `state`."""
     with transaction(engine) as connection:
         record_payouts(connection, [Recorded(message, state, outcome) for message in messages_of(engine)])
+
+
+def in_doubt(engine: Engine, state: str = "IN_DOUBT") -> str:
+    """The reference of a payout in doubt whose event came to `state`."""
+    reference = requested_payout(engine)
+    take(engine, "event_type = 'PayoutRequested'")
+    execute(
+        engine,
+        f"""
+        UPDATE outbox_event SET state = '{state}', available_at = NULL, lease_until = NULL, owner = NULL,
+            doubtful_since = now(), ended_at = CASE WHEN '{state}' = 'DELIVERED' THEN now() END
+        """,
+    )
+    if state == "DELIVERED":
+        recorded(engine, "DELIVERED", said({"status": "taken"}))
+    else:
+        recorded(engine, "DEAD", Outcome(Verdict.UNKNOWN, "No answer."))
+    return reference
 
 
 class Provider:

@@ -78,7 +78,7 @@ def nets(engine: Engine, *organizations: int) -> list[int]:
 
 
 def begin_and_plan(engine: Engine) -> Pass:
-    """A pass of March as it stands when whoever planned it is gone."""
+    """A pass of March as it stands when the one who planned it is gone."""
     settlement, _ = begin_or_join(engine, MARCH)
     plan(engine, settlement, 20_000)
     return settlement

@@ -6,39 +6,23 @@ is asked in tests/db/test_sql_files.py.
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 import re
 import sys
-from collections.abc import Iterator
 
 import sqlfluff
 from sqlfluff.core import FluffConfig
 
-import ticketflow_orch
-from ticketflow_orch.db.sql_files import Statement
+from tests.support.statements_held import complete
 
-_STATEMENT = re.compile(r"(?:--.*\n|\s)*(?:WITH|SELECT|INSERT|UPDATE|DELETE|MERGE)\b")
 # A word in its place that is none of SQL's.
 _BOUND = re.compile(r"%\((\w+)\)s")
-_NO_STATEMENTS = ("ticketflow_orch.migrations", "ticketflow_orch.__main__")
-
-
-def statements() -> Iterator[tuple[str, Statement]]:
-    """Each complete statement that a module of the project names, with where it stands."""
-    for module in pkgutil.walk_packages(ticketflow_orch.__path__, "ticketflow_orch."):
-        if module.name.startswith(_NO_STATEMENTS):
-            continue
-        for value in vars(importlib.import_module(module.name)).values():
-            if isinstance(value, Statement) and _STATEMENT.match(value):
-                yield f"{module.name}: {value.name}", value
 
 
 def main() -> int:
     config = FluffConfig.from_path(".")
     found = [
         f"{where}, line {one['start_line_no']}: {one['code']} {one['description']}"
-        for where, statement in dict(statements()).items()
+        for where, statement in complete().items()
         for one in sqlfluff.lint(_BOUND.sub(r"bound_\1", statement).replace("%%", "%") + "\n", config=config)
     ]
     sys.stdout.writelines(f"{line}\n" for line in found)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.auditing.model import Asked, breaches, findings
 from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
-from ticketflow_orch.periods.state import PERIODS, touched_months
+from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.periods.zones import zones_in_use
 from ticketflow_orch.settlement.checks import EVERYBODY, Finding, rounding_residue
 from ticketflow_orch.settlement.posting import LARGEST_ID
@@ -76,11 +76,6 @@ def residue(connection: Connection, month: Month, asked: Asked) -> Finding:
 def _of_month(connection: Connection, month: Month, asked: Asked, statement: Statement) -> Finding:
     parameters = asked.parameters() | {"month": month.first_day}
     return next(findings(connection, statement, parameters), Finding(month, 0, ()))
-
-
-def read_months(connection: Connection) -> tuple[Month, ...]:
-    """Every month with a period, in order."""
-    return touched_months(connection)
 
 
 _UNKNOWN_MONTHS = breaches(sql(__file__, "unknown_months", periods=PERIODS))

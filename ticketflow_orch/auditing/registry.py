@@ -13,7 +13,7 @@ from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
 from ticketflow_orch.db.engine import session_faults
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import checks as paying
-from ticketflow_orch.periods.state import closed_months, open_months
+from ticketflow_orch.periods.state import closed_months, open_months, touched_months
 from ticketflow_orch.settlement import checks
 from ticketflow_orch.settlement.anomalies import Why, read_anomalies
 from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding, Members
@@ -33,7 +33,7 @@ def _of_members(
 
 def _each(ask: Callable[[Connection, Month, Asked], Finding]) -> Question:
     def question(connection: Connection, asked: Asked) -> Iterator[Finding]:
-        return (ask(connection, month, asked) for month in asked.among(ledger.read_months(connection)))
+        return (ask(connection, month, asked) for month in asked.among(touched_months(connection)))
 
     return question
 

@@ -19,6 +19,8 @@ from pathlib import Path
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _PART = re.compile(r"\{(\w+)\}")
+# For who reads the file; the driver and the server would read it with each execution.
+_COMMENT = re.compile(r"^[ \t]*--.*\n?", re.MULTILINE)
 
 
 class Statement(str):
@@ -45,4 +47,6 @@ def sql(module_file: str, name: str, **parts: str | int) -> Statement:
 @functools.cache
 def _queries(file: Path) -> dict[str, str]:
     _, *found = _NAME.split(file.read_text("utf-8"))
-    return dict(zip(found[::2], (query.strip().removesuffix(";") for query in found[1::2]), strict=True))
+    return dict(
+        zip(found[::2], (_COMMENT.sub("", query).strip().removesuffix(";") for query in found[1::2]), strict=True)
+    )

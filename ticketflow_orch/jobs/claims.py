@@ -1,4 +1,4 @@
-"""Claims: a piece of work under a key is done once, by one worker at a time, whoever starts it and however often.
+"""Claims: a piece of work under a key is done once, by one worker at a time, no matter who starts it or how often.
 
 The claim's row decides, by the database's clock. `attempt` is the fence: a worker that was overtaken while it slept
 can no longer finish, however sure it is that it still holds the claim. What a start does with a claim is in `run_once`.

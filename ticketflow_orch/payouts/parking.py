@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, Row
 
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.errors import InvalidInput, PreconditionFailed, UnknownOrganization
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.decisions import holding
 from ticketflow_orch.payouts.backing import PARKED, is_parked
@@ -136,7 +136,7 @@ def _organization(connection: Connection, external_ref: str) -> int:
         "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
     ).scalar_one_or_none()
     if found is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise UnknownOrganization(external_ref)
     return int(found)
 
 

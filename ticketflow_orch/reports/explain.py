@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.closing.history import pays_from
 from ticketflow_orch.db.installation import business_timezone
 from ticketflow_orch.db.sql_files import sql
-from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.errors import PreconditionFailed, UnknownOrganization
 from ticketflow_orch.formatting.columns import BALANCE_AMOUNTS
 from ticketflow_orch.months import Month, Window
 from ticketflow_orch.periods.state import PERIODS, PeriodState, before_the_books, read_periods
@@ -146,7 +146,7 @@ def explain(connection: Connection, external_ref: str, month: Month) -> Explanat
     """
     organization = connection.exec_driver_sql(_ORGANIZATION, {"ref": external_ref}).one_or_none()
     if organization is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise UnknownOrganization(external_ref)
     key = {"organization_id": organization.id, "month": month.first_day}
     window = month_windows(connection, [month], [organization.timezone])[month][organization.timezone]
     state = connection.exec_driver_sql(_STATE, key).one()

@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from ticketflow_orch.closing.require_closed import require_closed
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.errors import is_one_row_s
-from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.errors import InvalidInput, UnknownOrganization
 from ticketflow_orch.formatting.counts import counted
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.batches import NAMED, BadRow, named
@@ -207,7 +207,7 @@ def _organization(engine: Engine, external_ref: str, month: Month) -> int:
             "SELECT id FROM organization WHERE external_ref = %(ref)s", {"ref": external_ref}
         ).scalar_one_or_none()
     if found is None:
-        raise InvalidInput(f"There is no organization {external_ref!r}; references are those of the application.")
+        raise UnknownOrganization(external_ref)
     return found
 
 

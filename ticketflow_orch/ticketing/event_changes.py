@@ -1,7 +1,7 @@
 """What changed about an event, and who gets a mail: buyers whose reminder said otherwise, and those of a cancelled one.
 
-The database records each change, whoever made it. It is looked at until all who need a mail have one, and then never
-again. Nobody is mailed twice about one change, and nobody who had no mail before. Reminders themselves are in
+The database records each change, no matter who made it. It is looked at until all who need a mail have one, and then
+never again. Nobody is mailed twice about one change, and nobody who had no mail before. Reminders themselves are in
 `reminders`.
 """
 
