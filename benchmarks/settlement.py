@@ -210,7 +210,7 @@ def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures
 def _vacuum(engine: Engine) -> None:
     """What autovacuum has done to the ledger long before a month is settled again."""
     with _autocommit(engine) as connection:
-        connection.exec_driver_sql("VACUUM ledger_entry")
+        connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry")
 
 
 def _workers(number: int) -> str:
