@@ -96,10 +96,29 @@ def test_it_is_named_after_the_first_evaluation_that_did_not_reach_it_as_long_as
     assert not any(line.startswith("code server") for line in found(instance))
 
 
-def test_it_is_named_within_two_minutes_though_no_evaluation_has_failed(instance: dg.DagsterInstance) -> None:
-    all_seen(instance, **dict.fromkeys(FREQUENT, timedelta(seconds=106)))
+def test_it_is_named_after_75_seconds_in_which_nothing_was_evaluated_though_no_evaluation_has_failed(
+    instance: dg.DagsterInstance,
+) -> None:
+    all_seen(instance, **dict.fromkeys(FREQUENT, timedelta(seconds=76)))
     [line] = found(instance)
-    assert line.startswith("code server: no schedule or sensor has been evaluated since 2026-06-02T11:58:44+00:00;")
+    assert line.startswith("code server: no schedule or sensor has been evaluated since 2026-06-02T11:59:14+00:00;")
+
+
+@pytest.mark.parametrize("one", FREQUENT)
+def test_as_long_as_one_thing_is_evaluated_it_is_not_the_code_server(instance: dg.DagsterInstance, one: str) -> None:
+    all_seen(instance, **dict.fromkeys(FREQUENT, timedelta(minutes=10)) | {one: timedelta(seconds=74)})
+    assert not any(line.startswith("code server") for line in found(instance))
+
+
+@pytest.mark.parametrize(("seconds", "lines"), [(124, 0), (126, 1)])
+def test_where_only_what_comes_by_the_minute_is_on_it_is_named_later(
+    instance: dg.DagsterInstance, seconds: int, lines: int
+) -> None:
+    by_the_minute, *others = FREQUENT
+    for name in others:
+        seen(instance, name, InstigatorStatus.STOPPED)
+    seen(instance, by_the_minute, ago=timedelta(seconds=seconds))
+    assert sum(line.startswith("code server") for line in found(instance)) == lines
 
 
 def test_a_code_server_that_is_away_is_one_line_and_not_one_for_each(instance: dg.DagsterInstance) -> None:

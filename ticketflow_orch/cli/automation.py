@@ -26,12 +26,13 @@ _CODE_SERVER = (
 )
 # How late an evaluation may be: a code server that is started anew, or a daemon that has just come back, catches up.
 _PATIENCE = timedelta(minutes=3)
-# And how late all of them may be that are evaluated by the minute or more often, before the code server is at fault.
-_SILENCE = timedelta(seconds=45)
+# How long there may be no evaluation at all, beyond the interval of what is evaluated most often, before the code
+# server is at fault: a sensor that hangs holds up the other sensors, but not the schedules that come by the minute.
+_SILENCE = timedelta(seconds=65)
 _UNREACHABLE = {"DagsterUserCodeUnreachableError", "DagsterCodeLocationLoadError"}
 _LONGEST_ERROR = 300
+_MINUTE = timedelta(minutes=1)
 # In seconds.
-_MINUTE = 60
 _BY_DEFAULT = 30
 
 
@@ -59,14 +60,13 @@ class _Watched:
         known += [started for state in self.states if (started := _started(state)) is not None]
         return datetime.fromtimestamp(max(known), UTC) if known else None
 
-    def is_late(self, now: datetime, patience: timedelta = _PATIENCE) -> bool:
+    def is_late(self, now: datetime) -> bool:
         """Whether an evaluation ought to have come since."""
         if self.since is None:
             return False
         if isinstance(self.definition, dg.ScheduleDefinition):
-            return next(ticks(self.definition, self.since, now - patience), None) is not None
-        interval = timedelta(seconds=self.definition.minimum_interval_seconds or _BY_DEFAULT)
-        return now - self.since > interval + patience
+            return next(ticks(self.definition, self.since, now - _PATIENCE), None) is not None
+        return now - self.since > _interval(self.definition) + _PATIENCE
 
     @property
     def failure(self) -> str | None:
@@ -137,7 +137,9 @@ def _since_when_nothing_was(on: Sequence[_Watched], now: datetime) -> datetime |
     failed = [one.since for one in on if one.since is not None and one.is_unreachable]
     if failed and (last is None or max(failed) >= last):
         return last or min(failed)
-    return last if all(one.is_unreachable or one.is_late(now, _SILENCE) for one in frequent) else None
+    if last is None:
+        return None
+    return last if now - last > min(map(_interval, (one.definition for one in frequent))) + _SILENCE else None
 
 
 def _watched(instance: dg.DagsterInstance) -> Iterator[_Watched]:
@@ -165,7 +167,14 @@ def _started(state: InstigatorState) -> float | None:
 def _is_frequent(one: _Watched) -> bool:
     if isinstance(one.definition, dg.ScheduleDefinition):
         return one.definition.cron_schedule == "* * * * *"
-    return (one.definition.minimum_interval_seconds or _BY_DEFAULT) <= _MINUTE
+    return _interval(one.definition) <= _MINUTE
+
+
+def _interval(definition: dg.ScheduleDefinition | dg.SensorDefinition) -> timedelta:
+    """How often a sensor, or a schedule that comes by the minute, is evaluated."""
+    if isinstance(definition, dg.ScheduleDefinition):
+        return _MINUTE
+    return timedelta(seconds=definition.minimum_interval_seconds or _BY_DEFAULT)
 
 
 def _was_started_since(instance: dg.DagsterInstance, one: _Watched) -> bool:
