@@ -14,7 +14,7 @@ from assets.settlement_checks import audited, judged, looked
 from assets.tables import table
 from resources import ClockResource, DatabaseResource
 from ticketflow_orch.auditing import INVARIANTS, Scope
-from ticketflow_orch.closing import ClosedBooks, ClosingOptions, IncompleteClosingError, checks, close_month
+from ticketflow_orch.closing import ClosedBooks, ClosingOptions, IncompleteClosingError, close_month, invariants
 from ticketflow_orch.closing.columns import BALANCES
 from ticketflow_orch.closing.queries import payable_so_far
 from ticketflow_orch.db.engine import PATIENCE
@@ -26,7 +26,7 @@ from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement.checks import Finding
+from ticketflow_orch.settlement.invariants import Finding
 from ticketflow_orch.settlement.queries import ParkedOrganization
 
 BALANCE_COLUMNS = dg.TableSchema(
@@ -186,12 +186,12 @@ BOOKS_CHECKS = [
     all_fits_together,
     _books_check(
         "chain_holds",
-        checks.broken_chain,
+        invariants.broken_chain,
         "Every balance of a closed month opens with what the one before left, and none is missing, parked ones aside.",
     ),
     _books_check(
         "closed_months_unchanged",
-        checks.changed_since_closing,
+        invariants.changed_since_closing,
         "The ledger of every closed month is what its balances say, and nothing was posted into it since.",
     ),
 ]

@@ -19,7 +19,7 @@ from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.delivery.configuration import read_delivery
 from ticketflow_orch.payouts import PayoutRules, PayoutsLeftOutError, PayoutsRequested, request_payouts
-from ticketflow_orch.payouts.checks import in_doubt, not_as_payable
+from ticketflow_orch.payouts.invariants import in_doubt, not_as_payable
 from ticketflow_orch.payouts.queries import CurrencyPaid, paid_by_currency, requested_so_far
 from ticketflow_orch.settings import settings
 

@@ -21,12 +21,12 @@ from ticketflow_orch.formatting.columns import Column
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import open_months, settled_months
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants
 
 Answer = TypeVar("Answer")
 
 # The invariant that is broken, where there are several, in which month, and by what.
-_Found = tuple[str, checks.Finding, checks.Breach]
+_Found = tuple[str, invariants.Finding, invariants.Breach]
 _BROKEN: tuple[Column[_Found], ...] = (
     Column("invariant", lambda found: found[0]),
     Column("month", lambda found: str(found[1].month or "")),
@@ -39,7 +39,7 @@ _BREACHES = _BROKEN[1:]
 
 def _month_check(
     name: str,
-    question: Callable[[Connection, Month], checks.Finding],
+    question: Callable[[Connection, Month], invariants.Finding],
     description: str,
     months: Callable[[Connection], tuple[Month, ...]] = settled_months,
 ) -> dg.AssetChecksDefinition:
@@ -59,7 +59,7 @@ def looked(database: DatabaseResource, name: str, question: Callable[[Connection
         return asked(engine, question)
 
 
-def judged(findings: Iterable[checks.Finding]) -> dg.AssetCheckResult:
+def judged(findings: Iterable[invariants.Finding]) -> dg.AssetCheckResult:
     """One result over all months: red when any month has a breach, which its description and table name."""
     looked_at = list(findings)
     bad = [finding for finding in looked_at if finding.count]
@@ -82,7 +82,9 @@ def judged(findings: Iterable[checks.Finding]) -> dg.AssetCheckResult:
 def guarded(database: DatabaseResource) -> dg.AssetCheckResult:
     """Whether the database itself still guards money, and what settlements read it by."""
     missing = looked(
-        database, "guarded", lambda connection: (*checks.missing_guards(connection), *checks.order_faults(connection))
+        database,
+        "guarded",
+        lambda connection: (*invariants.missing_guards(connection), *invariants.order_faults(connection)),
     )
     return dg.AssetCheckResult(
         passed=not missing, severity=dg.AssetCheckSeverity.ERROR, description="; ".join(missing) or "All in place."
@@ -139,20 +141,20 @@ def movements_plausible(database: DatabaseResource) -> dg.AssetCheckResult:
 SETTLEMENT_CHECKS = [
     _month_check(
         "complete",
-        checks.organizations_without_row,
+        invariants.organizations_without_row,
         "Every organization active in a month has its settlement row, parked ones aside.",
         open_months,
     ),
     _month_check(
         "honest",
-        checks.dishonest_organizations,
+        invariants.dishonest_organizations,
         "What is posted about a month equals what its movements come to, recomputed up to where it was read.",
     ),
     _month_check(
         "nothing_parked",
-        checks.parked_in,
+        invariants.parked_in,
         "No organization is parked in a month, closed ones included: it is not paid until that is fixed.",
-        checks.months_with_parked,
+        invariants.months_with_parked,
     ),
     guarded,
     movements_plausible,

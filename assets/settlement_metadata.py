@@ -16,7 +16,7 @@ from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import why_nothing_is_posted
 from ticketflow_orch.settlement import SettlementResult
-from ticketflow_orch.settlement.late_adjustments import LateAdjustment, late_in_pass
+from ticketflow_orch.settlement.late_report import LateAdjustment, late_in_pass
 from ticketflow_orch.settlement.preview import DryRun, WouldPost, WouldPostTotal
 from ticketflow_orch.settlement.queries import (
     MonthTotal,

@@ -24,8 +24,8 @@ from ticketflow_orch.statements import (
     issue_statements,
     statements_place,
 )
-from ticketflow_orch.statements.checks import judged_statements
 from ticketflow_orch.statements.columns import COLUMNS, TOTALS
+from ticketflow_orch.statements.invariants import judged_statements
 
 STATEMENT_COLUMNS = dg.TableSchema(columns=[dg.TableColumn(one.name, one.type, one.about) for one in COLUMNS])
 

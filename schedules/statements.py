@@ -7,7 +7,7 @@ from resources import DatabaseResource
 from schedules.windows import months_request, still_running, stretches
 from ticketflow_orch.jobs.intervals import STATEMENTS
 from ticketflow_orch.settings import settings
-from ticketflow_orch.statements.checks import months_to_issue
+from ticketflow_orch.statements.invariants import months_to_issue
 
 statements_job = dg.define_asset_job(
     STATEMENTS.dagster_name,

@@ -42,7 +42,7 @@ from ticketflow_orch.payouts.request import payouts_due_months
 from ticketflow_orch.periods.state import ready_since
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_due_at
-from ticketflow_orch.statements.checks import months_to_issue
+from ticketflow_orch.statements.invariants import months_to_issue
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, oldest_due_reminder
 from ticketflow_orch.ticketing.reservations import oldest_due_reservation

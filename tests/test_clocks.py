@@ -35,7 +35,7 @@ from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.parking import park, unpark
 from ticketflow_orch.periods.zones import require_over
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants
 from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.statements import StatementOptions, issue_statements
 from ticketflow_orch.statements.model import must_add_up
@@ -150,8 +150,8 @@ def assert_every_unit_is_settled_once(engine: Engine) -> None:
     with engine.connect() as connection:
         months = connection.execute(text("SELECT month FROM settlement_period ORDER BY month")).scalars().all()
         for month in map(Month.of_day, months):
-            assert checks.dishonest_organizations(connection, month).examples == ()
-            assert checks.organizations_without_row(connection, month).examples == ()
+            assert invariants.dishonest_organizations(connection, month).examples == ()
+            assert invariants.organizations_without_row(connection, month).examples == ()
         assert late_months(connection) == ()
 
 

@@ -11,12 +11,11 @@ from tests.support.schema import PAGE
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
-# What more than one room makes: who replaces a currency posts for it, each finds what it has to leave out, and people
-# stop payouts by the means that the relay has.
+# What more than one room makes: who replaces a currency posts for it, and each finds what it
+# has to leave out.
 SHARED = {
     "money_movement": {"closing", "importing"},
     "parked_organization": {"payouts", "settlement"},
-    "delivery_stop": {"outbox", "payouts"},
 }
 _INSERTED = re.compile(r"\bINSERT INTO (\w+)")
 _CHANGED = re.compile(r"\b(?:UPDATE|DELETE FROM|LOCK TABLE) (\w+)")

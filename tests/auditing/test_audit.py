@@ -20,7 +20,7 @@ from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement import checks as questions
+from ticketflow_orch.settlement import invariants as questions
 
 WORLD = World(1, 2, 3)
 

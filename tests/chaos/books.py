@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Engine, text
 
 from tests.support.oracle import AMOUNTS
 from tests.support.settled import MARCH
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants
 
 Rows = tuple[tuple[Any, ...], ...]
 
@@ -45,7 +45,7 @@ def read_books(engine: Engine) -> Books:
                 " FROM outbox_event ORDER BY id",
             ),
             parked=_rows(connection, "SELECT organization_id, month, error FROM parked_organization ORDER BY 1"),
-            dishonest=checks.dishonest_organizations(connection, MARCH).count,
+            dishonest=invariants.dishonest_organizations(connection, MARCH).count,
         )
 
 

@@ -25,7 +25,7 @@ from ticketflow_orch.periods.state import closed_months
 from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import months_over
-from ticketflow_orch.statements.checks import issued_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.invariants import issued_months, statements_that_do_not_add_up
 
 # Organization and currency.
 Account = tuple[int, str]

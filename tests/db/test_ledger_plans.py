@@ -19,7 +19,7 @@ from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settlement.due import late_months
-from ticketflow_orch.settlement.late_adjustments import late_adjustments
+from ticketflow_orch.settlement.late_report import late_adjustments
 from ticketflow_orch.statements.queries import read_movements, read_statements
 
 pytestmark = pytest.mark.every_server

@@ -37,7 +37,7 @@ from tests.support.sessions import PATIENCE, becomes, two_sessions
 from tests.support.settled import settle
 from tests.support.sql_statements import LEDGER_ROW, execute
 from ticketflow_orch.auditing import Asked, examine
-from ticketflow_orch.closing.checks import missing_balances
+from ticketflow_orch.closing.invariants import missing_balances
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.errors import TicketflowError

@@ -40,7 +40,7 @@ from ticketflow_orch.outbox.backlog import read_backlog
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Rendered
 from ticketflow_orch.payouts.actions import Selection, hold, release, return_payout
 from ticketflow_orch.payouts.parking import park, unpark
-from ticketflow_orch.settlement import IncompleteSettlementError, checks
+from ticketflow_orch.settlement import IncompleteSettlementError, invariants
 from ticketflow_orch.settlement.anomalies import accept
 from ticketflow_orch.settlement.preview import dry_run
 from ticketflow_orch.ticketing.events import close_events
@@ -91,8 +91,8 @@ def test_the_role_of_runs_settles_and_audits_a_month(engine: Engine, restricted:
     add_movement(engine, organization, 100, "2026-03-11T10:00")
     assert settle(restricted).rows_adjusted == 1
     with restricted.connect() as connection:
-        assert checks.dishonest_organizations(connection, MARCH).count == 0
-        assert checks.missing_guards(connection) == ()
+        assert invariants.dishonest_organizations(connection, MARCH).count == 0
+        assert invariants.missing_guards(connection) == ()
 
 
 def test_the_role_of_runs_gives_up_a_pass_on_which_too_many_fail(engine: Engine, restricted: Engine) -> None:

@@ -21,6 +21,7 @@ from ticketflow_orch.outbox.admin import Choice
 from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
 from ticketflow_orch.payouts.parking import park
+from ticketflow_orch.payouts.pause import pause, resume
 
 NOBODY = "00000000-0000-4000-8000-000000000000"
 
@@ -234,15 +235,15 @@ def test_only_a_confirmed_payout_comes_back(engine: Engine) -> None:
 
 
 def test_payouts_are_paused_and_resumed_with_who_and_why(engine: Engine) -> None:
-    decide(engine, actions.pause, "the bank is closed", "ana")
+    decide(engine, pause, "the bank is closed", "ana")
     assert rows(engine, "SELECT kind, name, reason, stopped_by FROM delivery_stop") == [
         ("EVENT_TYPE", "PayoutRequested", "the bank is closed", "ana")
     ]
-    assert refused(engine, actions.pause, "again", "eva") == (
+    assert refused(engine, pause, "again", "eva") == (
         "Payouts are paused already, by ana: the bank is closed; resume them first."
     )
-    decide(engine, actions.resume)
-    assert refused(engine, actions.resume) == "Payouts are not paused; there is nothing to resume."
+    decide(engine, resume)
+    assert refused(engine, resume) == "Payouts are not paused; there is nothing to resume."
 
 
 @pytest.mark.parametrize(

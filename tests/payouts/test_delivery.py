@@ -19,6 +19,7 @@ from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.outbox.admin import show
 from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
+from ticketflow_orch.payouts.pause import pause, resume
 
 
 @pytest.fixture
@@ -182,11 +183,11 @@ def test_nothing_is_sent_while_payouts_are_paused_or_held(engine: Engine, provid
     owed = owe(engine, 3)
     [(reference,)] = rows(engine, "SELECT CAST(public_id AS text) FROM payout ORDER BY id LIMIT 1")
     to = configuration(provider, tmp_path)
-    decide(engine, actions.pause, "the bank is closed", "ana")
+    decide(engine, pause, "the bank is closed", "ana")
     pay(engine, delivery(to), seconds=0.5)
     assert (provider.paid, under_way(engine)) == ([], 3)
     decide(engine, actions.hold, reference, "asked by the bank", "ana")
-    decide(engine, actions.resume)
+    decide(engine, resume)
     pay(engine, delivery(to))
     assert provider.paid == owed[1:]
 

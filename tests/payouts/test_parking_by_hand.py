@@ -25,7 +25,7 @@ from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.parking import park, parked_by_hand, unpark
 from ticketflow_orch.reports.explain import explain
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants
 
 FREE = {"commission_rate_bps": 0, "commission_tax_bps": 0}
 
@@ -119,12 +119,12 @@ def test_a_settlement_that_fails_on_a_parked_organization_does_not_end_its_parki
     [parked] = settle(engine).parked
     assert "out of range" in parked.why
     with engine.connect() as connection:
-        assert checks.parked_in(connection, MARCH).count == 2
+        assert invariants.parked_in(connection, MARCH).count == 2
     add_void(engine, poison[0])
     assert settle(engine).parked == ()
     with engine.connect() as connection:
         assert [parking.reason for parking in parked_by_hand(connection)] == ["disputed"]
-        assert checks.parked_in(connection, MARCH).count == 1
+        assert invariants.parked_in(connection, MARCH).count == 1
 
 
 def test_the_ledger_of_a_parked_organization_is_audited_like_any(engine: Engine, theatre: int) -> None:
@@ -134,8 +134,8 @@ def test_the_ledger_of_a_parked_organization_is_audited_like_any(engine: Engine,
         connection.execute(text("SET LOCAL session_replication_role = replica"))
         connection.execute(text("DELETE FROM ledger_entry WHERE organization_id = :id"), {"id": theatre})
     with engine.connect() as connection:
-        assert checks.organizations_without_row(connection, MARCH).count == 1
-        assert checks.dishonest_organizations(connection, MARCH).count == 1
+        assert invariants.organizations_without_row(connection, MARCH).count == 1
+        assert invariants.dishonest_organizations(connection, MARCH).count == 1
 
 
 def test_late_data_of_a_parked_organization_is_posted(engine: Engine, theatre: int) -> None:

@@ -15,7 +15,7 @@ from tests.support.sql_statements import execute, objection, refusal
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.payouts import PayoutsLeftOutError
-from ticketflow_orch.payouts.checks import not_as_payable
+from ticketflow_orch.payouts.invariants import not_as_payable
 from ticketflow_orch.payouts.parking import park
 from ticketflow_orch.payouts.request import payouts_due_months
 

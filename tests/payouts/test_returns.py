@@ -14,7 +14,7 @@ from tests.support.rows import add_movement, add_organization
 from tests.support.sql_statements import deliver
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.payouts import actions
-from ticketflow_orch.payouts.checks import not_as_payable
+from ticketflow_orch.payouts.invariants import not_as_payable
 
 
 def paid(engine: Engine) -> list[tuple[Any, ...]]:

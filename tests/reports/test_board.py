@@ -14,7 +14,7 @@ from tests.support.rows import add_movement, add_organization, instant
 from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.actions import pause
+from ticketflow_orch.payouts.pause import pause
 from ticketflow_orch.reports.board import MONTHS_SHOWN, Board, BoardMonth, Stage, WaitingPayouts, read_board
 from ticketflow_orch.settlement import IncompleteSettlementError
 

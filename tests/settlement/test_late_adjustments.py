@@ -18,7 +18,7 @@ from tests.support.settled import NOW, settle
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.late_adjustments import LateAdjustments, late_adjustments, late_in_pass, late_money
+from ticketflow_orch.settlement.late_report import LateAdjustments, late_adjustments, late_in_pass, late_money
 from ticketflow_orch.settlement.preview import DryRun, dry_run
 from ticketflow_orch.settlement.queries import late_organizations
 

@@ -18,7 +18,7 @@ from tests.support.oracle import AMOUNTS, Business, Key, Movement, amounts, post
 from tests.support.rows import add_organization, instant
 from tests.support.settled import close_month, ledger, settle
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants
 
 FIRST, LAST = Month(2026, 1), Month(2026, 4)
 MONTHS = tuple(months_between(FIRST, LAST))
@@ -154,5 +154,5 @@ def assert_every_organization_has_its_row(engine: Engine, months: Sequence[Month
     """Each has one in each month, and it is right as of the month's last cutoff."""
     with engine.connect() as connection:
         for month in months:
-            assert checks.organizations_without_row(connection, month).count == 0
-            assert checks.dishonest_organizations(connection, month).examples == ()
+            assert invariants.organizations_without_row(connection, month).count == 0
+            assert invariants.dishonest_organizations(connection, month).examples == ()

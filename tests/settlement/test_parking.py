@@ -16,7 +16,7 @@ from tests.support.sessions import becomes
 from tests.support.settled import MARCH, ledger, settle
 from tests.support.sql_statements import execute
 from ticketflow_orch.periods.state import period_state
-from ticketflow_orch.settlement import IncompleteSettlementError, checks
+from ticketflow_orch.settlement import IncompleteSettlementError, invariants
 from ticketflow_orch.settlement.passes import begin_or_join, give_up, plan
 
 POISON = 2**62
@@ -48,15 +48,15 @@ def test_one_poisoned_organization_in_20_000_costs_a_few_transactions_and_nobody
     assert "bigint out of range" in result.parked[0].why
     with engine.connect() as connection:
         assert period_state(connection, MARCH) == "SETTLED"
-        assert [breach.organization for breach in checks.parked_in(connection, MARCH).examples] == ["bulk-12345"]
-        assert checks.organizations_without_row(connection, MARCH).count == 0
-        assert checks.dishonest_organizations(connection, MARCH).count == 0
+        assert [breach.organization for breach in invariants.parked_in(connection, MARCH).examples] == ["bulk-12345"]
+        assert invariants.organizations_without_row(connection, MARCH).count == 0
+        assert invariants.dishonest_organizations(connection, MARCH).count == 0
     for movement in poisonous[:2]:
         add_void(engine, movement)
     corrected = settle(engine)
     assert (corrected.rows_new, corrected.rows_existing, corrected.parked) == (1, 0, ())
     with engine.connect() as connection:
-        assert checks.parked_in(connection, MARCH).count == 0
+        assert invariants.parked_in(connection, MARCH).count == 0
         total = connection.execute(text("SELECT sum(captures) FROM ledger_entry")).scalar_one()
     assert total == 20_000 * 100 + POISON
 
@@ -111,7 +111,7 @@ def test_a_month_that_failed_on_too_many_sees_what_was_mended_afterwards(engine:
     assert sorted(ledger(engine, "organization_id", "sequence", "captures")) == [(good, 0, 100), (bad, 0, 0)]
     with engine.connect() as connection:
         assert period_state(connection, MARCH) == "SETTLED"
-        assert checks.dishonest_organizations(connection, MARCH).count == 0
+        assert invariants.dishonest_organizations(connection, MARCH).count == 0
 
 
 def test_the_totals_show_what_a_pass_posted_that_was_given_up(engine: Engine) -> None:

@@ -17,7 +17,7 @@ from ticketflow_orch import months
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods import zones
 from ticketflow_orch.periods.state import period_state
-from ticketflow_orch.settlement import IncompleteSettlementError, checks
+from ticketflow_orch.settlement import IncompleteSettlementError, invariants
 from ticketflow_orch.settlement.due import late_months
 from ticketflow_orch.settlement.late_movements import read_to
 from ticketflow_orch.settlement.passes import begin_or_join, give_up
@@ -123,7 +123,7 @@ def test_a_run_that_joins_a_pass_ends_only_with_all_that_was_recorded_before_it_
     assert (result.joined, result.rows_new, result.rows_adjusted) == (True, 1, 1)
     assert captures(engine) == [(0, 100), (1, 7)]
     with engine.connect() as connection:
-        assert checks.dishonest_organizations(connection, MARCH).count == 0
+        assert invariants.dishonest_organizations(connection, MARCH).count == 0
     assert settle(engine).changed_nothing
 
 
@@ -161,7 +161,7 @@ def test_an_organization_that_comes_while_a_pass_runs_is_in_it_or_in_the_next(en
     rows = {organization for _, _, organization in ledger(engine, "sequence", "net", "organization_id")}
     assert rows == {before, 1000, after}
     with engine.connect() as connection:
-        assert checks.organizations_without_row(connection, MARCH).count == 0
+        assert invariants.organizations_without_row(connection, MARCH).count == 0
 
 
 def test_a_month_with_nobody_in_it_is_settled_with_nothing(engine: Engine) -> None:
@@ -247,7 +247,7 @@ def test_an_organization_whose_time_zone_becomes_unknown_stays_parked_when_somet
     monkeypatch.setattr(zones, "known_zones", lambda: older)
     assert len(settle(engine).parked) == 1
     with engine.connect() as connection:
-        assert checks.dishonest_organizations(connection, MARCH).count == 0
+        assert invariants.dishonest_organizations(connection, MARCH).count == 0
         assert late_months(connection) == ()
 
 

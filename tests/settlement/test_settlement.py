@@ -9,7 +9,7 @@ from tests.support.rows import add_movement, add_organization, add_void, instant
 from tests.support.settled import MARCH, ledger, settle, tamper
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.periods.state import settled_months
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants
 
 
 @pytest.mark.every_server
@@ -70,16 +70,16 @@ def test_the_audit_names_what_was_tampered_with(engine: Engine) -> None:
     add_movement(engine, first, 10, "2026-03-10T10:00")  # recorded after the cutoff: late, not dishonest
     with engine.connect() as connection:
         assert settled_months(connection) == (MARCH,)
-        assert checks.organizations_without_row(connection, MARCH).count == 0
-        assert checks.dishonest_organizations(connection, MARCH).count == 0
-        assert checks.rounding_residue(connection, MARCH) == {"EUR": "0.1"}
-        assert checks.missing_guards(connection) == ()
+        assert invariants.organizations_without_row(connection, MARCH).count == 0
+        assert invariants.dishonest_organizations(connection, MARCH).count == 0
+        assert invariants.rounding_residue(connection, MARCH) == {"EUR": "0.1"}
+        assert invariants.missing_guards(connection) == ()
     tamper(engine, f"UPDATE ledger_entry SET captures = captures + 1, net = net + 1 WHERE organization_id = {first}")
     tamper(engine, f"DELETE FROM ledger_entry WHERE organization_id = {second}")
     tamper(engine, "ALTER TABLE ledger_entry DISABLE TRIGGER ledger_entry_append_only")
     with engine.connect() as connection:
-        assert checks.organizations_without_row(connection, MARCH).count == 1
-        assert [breach.what for breach in checks.dishonest_organizations(connection, MARCH).examples] == [
+        assert invariants.organizations_without_row(connection, MARCH).count == 1
+        assert [breach.what for breach in invariants.dishonest_organizations(connection, MARCH).examples] == [
             "posted 29334, recomputed 29333"
         ]
-        assert checks.missing_guards(connection) == ("trigger ledger_entry_append_only is missing or switched off",)
+        assert invariants.missing_guards(connection) == ("trigger ledger_entry_append_only is missing or switched off",)

@@ -27,9 +27,9 @@ from ticketflow_orch.payouts.queries import paid_by_currency, requested_so_far
 from ticketflow_orch.reports.board import read_board
 from ticketflow_orch.reports.explain import explain
 from ticketflow_orch.settings import settings
-from ticketflow_orch.settlement.late_adjustments import late_adjustments
+from ticketflow_orch.settlement.late_report import late_adjustments
 from ticketflow_orch.settlement.queries import month_totals, top_organizations
-from ticketflow_orch.statements.checks import judged_statements
+from ticketflow_orch.statements.invariants import judged_statements
 from ticketflow_orch.statements.storage import Place
 
 LARGE = 9_000_000_000_000_000_000

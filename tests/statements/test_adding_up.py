@@ -18,7 +18,7 @@ from tests.support.settled import settle
 from tests.support.sql_statements import execute
 from tests.support.statements import state
 from ticketflow_orch.months import Month, months_between
-from ticketflow_orch.statements.checks import issued_months, statements_that_do_not_add_up
+from ticketflow_orch.statements.invariants import issued_months, statements_that_do_not_add_up
 from ticketflow_orch.statements.storage import Place
 
 MONTHS = tuple(months_between(Month(2026, 1), Month(2026, 5)))

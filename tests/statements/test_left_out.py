@@ -27,7 +27,7 @@ from ticketflow_orch.statements import (
     issue_statements,
     write_statement,
 )
-from ticketflow_orch.statements.checks import judged_statements, months_to_issue
+from ticketflow_orch.statements.invariants import judged_statements, months_to_issue
 from ticketflow_orch.statements.storage import Place
 
 MAILED = {"mail_from": instant("2020-01-01T00:00")}

@@ -10,10 +10,10 @@ from sqlalchemy import Engine, text
 from tests.support.rows import add_movement
 from tests.support.settled import NOW, settle
 from tests.support.sql_statements import execute
-from ticketflow_orch.closing import ClosedBooks, ClosingOptions, checks, close_month
+from ticketflow_orch.closing import ClosedBooks, ClosingOptions, close_month, invariants
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import closed_months, settled_months
-from ticketflow_orch.settlement import checks as settlement_audit
+from ticketflow_orch.settlement import invariants as settlement_audit
 
 JANUARY, FEBRUARY, MARCH, APRIL = (Month(2026, number) for number in range(1, 5))
 FIRST = Month(2025, 1)
@@ -81,7 +81,7 @@ def breaches(engine: Engine) -> list[str]:
     said = []
     with engine.connect() as connection:
         for month in closed_months(connection):
-            for question in (checks.broken_chain, checks.changed_since_closing):
+            for question in (invariants.broken_chain, invariants.changed_since_closing):
                 said += [
                     f"{month} {one.organization} {one.currency} {one.what}"
                     for one in question(connection, month).examples

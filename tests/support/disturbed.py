@@ -27,7 +27,7 @@ from ticketflow_orch.monitoring.health import problems
 from ticketflow_orch.monitoring.snapshot import read_situation
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.settlement import IncompleteSettlementError, checks
+from ticketflow_orch.settlement import IncompleteSettlementError, invariants
 
 DECEMBER = Month(2025, 12)
 MOVEMENT = {
@@ -48,7 +48,7 @@ def all_is_well(engine: Engine) -> bool:
     """Whether no check has anything to say about any month, closed or not."""
     with engine.connect() as connection:
         months = connection.execute(text("SELECT month FROM settlement_period")).scalars()
-        dishonest = [checks.dishonest_organizations(connection, Month.of_day(day)).count for day in months.all()]
+        dishonest = [invariants.dishonest_organizations(connection, Month.of_day(day)).count for day in months.all()]
     return breaches(engine) == [] and not any(dishonest)
 
 

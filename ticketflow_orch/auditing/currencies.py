@@ -9,8 +9,8 @@ from sqlalchemy import Connection
 from ticketflow_orch.auditing.model import Asked, breaches, findings
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.periods.state import PERIODS
-from ticketflow_orch.settlement.checks import Finding
 from ticketflow_orch.settlement.currencies import STILL_IN_WITHDRAWN, out_of_use
+from ticketflow_orch.settlement.invariants import Finding
 
 
 def left_in_withdrawn(connection: Connection, asked: Asked) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.auditing.model import Asked, breaches, findings
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.periods.state import PERIODS
-from ticketflow_orch.settlement.checks import EVERYBODY, Finding
+from ticketflow_orch.settlement.invariants import EVERYBODY, Finding
 
 
 def inconsistent_events(connection: Connection, asked: Asked) -> Iterator[Finding]:

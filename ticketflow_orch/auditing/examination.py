@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.auditing.invariants import INVARIANTS
 from ticketflow_orch.auditing.model import Asked, Invariant, Scope
-from ticketflow_orch.auditing.registry import INVARIANTS
 from ticketflow_orch.errors import UnknownOrganization
 from ticketflow_orch.months import Month
-from ticketflow_orch.settlement.checks import Finding, Members
+from ticketflow_orch.settlement.invariants import Finding, Members
 
 # Called before each answer is there: which invariant, and which month was answered last.
 Progress = Callable[[Invariant, Month | None], None]

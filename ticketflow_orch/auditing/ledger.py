@@ -11,7 +11,7 @@ from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import PERIODS
 from ticketflow_orch.periods.zones import zones_in_use
-from ticketflow_orch.settlement.checks import EVERYBODY, Finding, rounding_residue
+from ticketflow_orch.settlement.invariants import EVERYBODY, Finding, rounding_residue
 from ticketflow_orch.settlement.posting import LARGEST_ID
 
 

@@ -15,7 +15,7 @@ from ticketflow_orch import clock
 from ticketflow_orch.db.sql_files import Statement, sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import Settings
-from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.settlement.invariants import EVERYBODY, EXAMPLES, Breach, Finding, Members
 
 
 class Scope(StrEnum):

@@ -12,7 +12,7 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.formatting.money import written_out
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import PERIODS
-from ticketflow_orch.settlement.checks import Finding
+from ticketflow_orch.settlement.invariants import Finding
 
 
 def unbacked_payouts(connection: Connection, asked: Asked) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ def list_(
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.settings import settings
     from ticketflow_orch.settlement.anomalies import read_anomalies
-    from ticketflow_orch.settlement.checks import EVERYBODY
+    from ticketflow_orch.settlement.invariants import EVERYBODY
 
     with database("anomalies") as engine, engine.connect() as connection:
         members = EVERYBODY if organization is None else organization_members(connection, organization)

@@ -199,7 +199,7 @@ def close_pay_and_state(
     from ticketflow_orch.cli.month_runs import CLOSING_JOB, PAYOUTS_JOB, STATEMENTS_JOB
     from ticketflow_orch.closing.turn import months_to_close
     from ticketflow_orch.payouts.request import payouts_due_months
-    from ticketflow_orch.statements.checks import months_to_issue
+    from ticketflow_orch.statements.invariants import months_to_issue
 
     with engine.connect() as connection:
         closing = [month for month in months_to_close(connection, now, first_month) if month <= last]

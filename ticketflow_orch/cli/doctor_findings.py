@@ -165,7 +165,7 @@ def _schema(databases: Databases) -> Iterator[Finding]:
 def _defences(databases: Databases) -> Iterator[Finding]:
     """Whether the database still guards money, lets runs do their work, and gives sessions what they ask for."""
     from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
-    from ticketflow_orch.settlement.checks import missing_guards, order_faults
+    from ticketflow_orch.settlement.invariants import missing_guards, order_faults
 
     for subject, question, right in (
         ("guards", missing_guards, "all that the migrations built is there and switched on"),

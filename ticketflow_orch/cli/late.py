@@ -19,7 +19,7 @@ def late(
     from ticketflow_orch.cli.terminal import note_unlisted, plain_table
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
-    from ticketflow_orch.settlement.late_adjustments import late_adjustments, late_money
+    from ticketflow_orch.settlement.late_report import late_adjustments, late_money
 
     asked = None if month is None else Month.parse(month)
     with database("late") as engine, engine.connect() as connection:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from ticketflow_orch.outbox.admin import Attempt, Detail, StopKind
+    from ticketflow_orch.outbox.admin import Attempt, Detail
     from ticketflow_orch.outbox.bulk import Which
+    from ticketflow_orch.outbox.stops import StopKind
 
 _NAMED = 20
 
@@ -241,10 +242,10 @@ def stops(*, as_json: AsJson = False) -> None:
     """List what is not delivered until somebody resumes it."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.cli.terminal import json_lines, moment, plain_table
-    from ticketflow_orch.outbox import admin
+    from ticketflow_orch.outbox import stops
 
     with database("outbox") as engine, engine.connect() as connection:
-        found = admin.stops(connection)
+        found = stops.stops(connection)
     if as_json:
         json_lines(found)
         return

@@ -43,7 +43,7 @@ def list_(
     from ticketflow_orch.closing.currency_terms import code
     from ticketflow_orch.formatting.money import written_out
     from ticketflow_orch.months import Month
-    from ticketflow_orch.payouts.actions import paused
+    from ticketflow_orch.payouts.pause import paused
     from ticketflow_orch.payouts.queries import payouts
 
     with database("payouts") as engine, engine.connect() as connection:
@@ -177,10 +177,10 @@ def pause(reason: Reason) -> None:
     """Stop sending payouts, whatever is requested meanwhile; deliveries that have begun are finished."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.db.engine import transaction
-    from ticketflow_orch.payouts import actions
+    from ticketflow_orch.payouts import pause as pausing
 
     with database("payouts") as engine, transaction(engine) as connection:
-        actions.pause(connection, reason, account())
+        pausing.pause(connection, reason, account())
     typer.echo("Payouts are paused; `ticketflow payouts resume` sends them again.")
 
 
@@ -189,10 +189,10 @@ def resume() -> None:
     """Send payouts again."""
     from ticketflow_orch.cli.session import database
     from ticketflow_orch.db.engine import transaction
-    from ticketflow_orch.payouts import actions
+    from ticketflow_orch.payouts import pause as pausing
 
     with database("payouts") as engine, transaction(engine) as connection:
-        actions.resume(connection)
+        pausing.resume(connection)
     typer.echo("Payouts are sent again.")
 
 

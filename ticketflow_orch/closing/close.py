@@ -12,8 +12,8 @@ from datetime import datetime
 from sqlalchemy import Engine
 
 from ticketflow_orch.closing.balances import BalanceWriter
-from ticketflow_orch.closing.checks import why_unfit
 from ticketflow_orch.closing.freeze import Closer, IncompleteClosingError, finish, freeze, give_back
+from ticketflow_orch.closing.invariants import why_unfit
 from ticketflow_orch.closing.queries import CurrencyBalance, read_books
 from ticketflow_orch.closing.turn import require_turn
 from ticketflow_orch.db.retrying import asked, retried

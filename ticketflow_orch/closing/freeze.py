@@ -10,7 +10,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Engine
 
-from ticketflow_orch.closing.checks import has_balances, missing_balances
+from ticketflow_orch.closing.invariants import has_balances, missing_balances
 from ticketflow_orch.closing.turn import require_next
 from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.months import Month
@@ -22,7 +22,7 @@ from ticketflow_orch.periods.state import (
     lock_periods,
     take_back_closing,
 )
-from ticketflow_orch.settlement.checks import Finding
+from ticketflow_orch.settlement.invariants import Finding
 
 
 class IncompleteClosingError(RuntimeError):

@@ -12,15 +12,16 @@ from sqlalchemy import Connection, Row
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
+from ticketflow_orch.outbox import stops
 from ticketflow_orch.outbox.delivery import Outcome, Verdict, envelope
 from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded
 from ticketflow_orch.outbox.events import EventState, require_event_type
 from ticketflow_orch.outbox.relay.due import waiting
 from ticketflow_orch.outbox.relay.reconsidering import message_of
+from ticketflow_orch.outbox.stops import StopKind
 
 Resolution = Literal["delivered", "again", "dead", "dropped"]
-StopKind = Literal["DESTINATION", "EVENT_TYPE"]
 _LIST = "`ticketflow outbox list` shows those there are"
 # Aggregates whose own state must move with that of their event, where they are there.
 _OTHER_DESKS: Mapping[str, str] = {"payout": "ticketflow payouts"}
@@ -110,17 +111,6 @@ class Choice:
     since: datetime | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """What is not delivered until it is resumed."""
-
-    kind: StopKind
-    name: str
-    reason: str
-    stopped_by: str
-    stopped_at: datetime
-
-
 def parse_event_id(value: str) -> UUID:
     """An event's id from text.
 
@@ -188,7 +178,7 @@ def attempts(connection: Connection, event_id: UUID) -> tuple[Attempt, ...]:
 def destinations(connection: Connection, delivery: Delivery) -> tuple[DestinationState, ...]:
     """How each destination of the configuration does, in the order of their names."""
     known = {row.name: row for row in connection.exec_driver_sql(_DESTINATIONS)}
-    stopped = {one.name for one in stops(connection) if one.kind == "DESTINATION"}
+    stopped = {one.name for one in stops.stops(connection) if one.kind == "DESTINATION"}
     found = []
     for name in sorted(delivery.destinations):
         row = known.get(name)
@@ -337,7 +327,7 @@ def stop(connection: Connection, kind: StopKind, name: str, reason: str, by: str
     """
     if kind == "EVENT_TYPE":
         require_event_type(name)
-    if not connection.exec_driver_sql(_STOP, {"kind": kind, "name": name, "reason": reason, "by": by}).rowcount:
+    if stops.stop(connection, kind, name, reason, by) is None:
         raise PreconditionFailed(f"{name} is stopped already; `ticketflow outbox stops` says by whom and why.")
 
 
@@ -347,13 +337,8 @@ def resume(connection: Connection, kind: StopKind, name: str) -> None:
     Raises:
         PreconditionFailed: it is not stopped.
     """
-    if not connection.exec_driver_sql(_RESUME, {"kind": kind, "name": name}).rowcount:
+    if not stops.resume(connection, kind, name):
         raise PreconditionFailed(f"{name} is not stopped; `ticketflow outbox stops` lists what is.")
-
-
-def stops(connection: Connection) -> tuple[Stop, ...]:
-    """All that is stopped, in the order of names."""
-    return tuple(Stop(**row) for row in connection.exec_driver_sql(_STOPS).mappings())
 
 
 def _move(connection: Connection, event_id: UUID, states: set[EventState], done: str, statement: Any) -> None:  # noqa: ANN401
@@ -435,12 +420,3 @@ _RELEASE = """
 """
 
 _RESOLVE = sql(__file__, "resolve")
-
-_STOP = """
-    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES (%(kind)s, %(name)s, %(reason)s, %(by)s)
-    ON CONFLICT DO NOTHING
-"""
-
-_RESUME = "DELETE FROM delivery_stop WHERE kind = %(kind)s AND name = %(name)s"
-
-_STOPS = "SELECT kind, name, reason, stopped_by, stopped_at FROM delivery_stop ORDER BY kind, name"

@@ -1,9 +1,9 @@
 """Payouts: what a closed month owes each organization, requested once, answered once, to the cent.
 
 `request` writes a month's payouts and their `events`, `review` holds back what looks far too much, `backing` asks
-before each attempt whether the money is owed, `provider_answers` applies what the payment provider says, `actions` and
-`parking` are what people decide, `paid_from` from when on anybody is paid, `queries` what people read, `checks` what
-must hold. What is owed is computed in `closing`, and statements say why: neither is here.
+before each attempt whether the money is owed, `provider_answers` applies what the payment provider says, `actions`,
+`parking` and `pause` are what people decide, `paid_from` from when on anybody is paid, `queries` what people read,
+`invariants` what must hold. What is owed is computed in `closing`, and statements say why: neither is here.
 
 A payout is written with its outbox event `PayoutRequested`, whose id is the provider's idempotency key and whose
 `data.reference` is the payout's public id: the name under which the provider is asked about it later. Where nobody can

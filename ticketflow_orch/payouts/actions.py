@@ -1,7 +1,7 @@
-"""What people decide about payouts: hold and release, settle what is in doubt, return what came back, pause it.
+"""What people decide about payouts: hold and release, settle what is in doubt, return what came back.
 
 The relay locks an event first and its payout second, and so does each decision about one payout. Parking, which is
-about an organization, is in `parking`.
+about an organization, is in `parking`; all payouts stop in `pause`.
 """
 
 from __future__ import annotations
@@ -37,32 +37,6 @@ class Selection:
     month: Month | None = None
     currency: str | None = None
     reference: str | None = None
-
-
-def pause(connection: Connection, reason: str, by: str) -> None:
-    """Stop sending payouts, whatever is requested meanwhile; what is being sent is finished.
-
-    Raises:
-        PreconditionFailed: they are paused already.
-    """
-    if not connection.exec_driver_sql(_PAUSE, {"name": EVENT_TYPE, "reason": reason, "by": by}).rowcount:
-        raise PreconditionFailed(f"Payouts are paused already, {paused(connection)}; resume them first.")
-
-
-def paused(connection: Connection) -> str | None:
-    """Who paused payouts and why, as part of a sentence; None when they are sent."""
-    stop = connection.exec_driver_sql(_STOP, {"name": EVENT_TYPE}).one_or_none()
-    return None if stop is None else f"by {stop.stopped_by}: {stop.reason}"
-
-
-def resume(connection: Connection) -> None:
-    """Send payouts again.
-
-    Raises:
-        PreconditionFailed: they are not paused.
-    """
-    if not connection.exec_driver_sql(_RESUME, {"name": EVENT_TYPE}).rowcount:
-        raise PreconditionFailed("Payouts are not paused; there is nothing to resume.")
 
 
 def hold(connection: Connection, reference: str, reason: str, by: str) -> None:
@@ -283,15 +257,6 @@ def _named(selection: Selection) -> str:
         return selection.reference
     return f"of {selection.month}" + (f" in {selection.currency}" if selection.currency else "")
 
-
-_PAUSE = """
-    INSERT INTO delivery_stop (kind, name, reason, stopped_by) VALUES ('EVENT_TYPE', %(name)s, %(reason)s, %(by)s)
-    ON CONFLICT DO NOTHING
-"""
-
-_STOP = "SELECT reason, stopped_by FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = %(name)s"
-
-_RESUME = "DELETE FROM delivery_stop WHERE kind = 'EVENT_TYPE' AND name = %(name)s"
 
 _LOCK_EVENT = sql(__file__, "lock_event", event_key=f"'{EVENT_TYPE}:' || %(reference)s::text")
 

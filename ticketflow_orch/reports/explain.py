@@ -21,7 +21,7 @@ from ticketflow_orch.months import Month, Window
 from ticketflow_orch.periods.state import PERIODS, PeriodState, before_the_books, read_periods
 from ticketflow_orch.periods.windows import month_windows
 from ticketflow_orch.settlement.anomalies import Anomaly, read_anomalies
-from ticketflow_orch.settlement.checks import Members
+from ticketflow_orch.settlement.invariants import Members
 from ticketflow_orch.settlement.posting import AMOUNTS, LINE, ROUNDED_LINE
 
 _ANOMALIES = 1_000

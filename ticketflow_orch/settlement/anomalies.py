@@ -22,7 +22,7 @@ from ticketflow_orch.db.engine import transaction
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed
 from ticketflow_orch.formatting.money import written_out
-from ticketflow_orch.settlement.checks import EVERYBODY, Members
+from ticketflow_orch.settlement.invariants import EVERYBODY, Members
 from ticketflow_orch.settlement.passes import still_writing
 from ticketflow_orch.ticketing.captures import kept
 

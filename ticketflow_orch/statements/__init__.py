@@ -2,7 +2,7 @@
 
 `publish` issues those of a month, `model` is what a statement holds and when it adds up, `queries` reads it from the
 database, `drafts` are statements as they were read, `html` and `tables` are their forms, `columns` those of the tables,
-`writing` makes the files of a month, `storage` is where files are put, `mail_queue` queues the mails, `checks` asks
+`writing` makes the files of a month, `storage` is where files are put, `mail_queue` queues the mails, `invariants` asks
 whether what was issued is still there and right. The mails themselves are rendered in `mail`, not here.
 """
 

@@ -8,7 +8,8 @@ In here is what claims, sends and completes; `pipeline` shows the steps. Where e
 people see and decide in `outbox.admin`.
 """
 
-from ticketflow_orch.outbox.relay.config import Backoff, Patience
+from ticketflow_orch.outbox.relay.backoff import Backoff
+from ticketflow_orch.outbox.relay.config import Patience
 from ticketflow_orch.outbox.relay.connections import connections_for
 from ticketflow_orch.outbox.relay.drain import RESIDENT, Drained, drain, is_resident, longest_attempt
 from ticketflow_orch.outbox.relay.due import Round, is_due

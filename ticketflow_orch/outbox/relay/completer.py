@@ -26,13 +26,15 @@ from ticketflow_orch.outbox.delivery import Outcome, Verdict
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Recorded
 from ticketflow_orch.outbox.events import EventState
 from ticketflow_orch.outbox.relay import fetch
-from ticketflow_orch.outbox.relay.config import Backoff, RelayConfig
+from ticketflow_orch.outbox.relay.backoff import NEXT_TRY, Backoff
+from ticketflow_orch.outbox.relay.config import RelayConfig
 from ticketflow_orch.outbox.relay.connections import autocommit
 from ticketflow_orch.outbox.relay.ended import Ended, Result, storable
 from ticketflow_orch.outbox.relay.fetch import Claimed
 from ticketflow_orch.outbox.relay.knowledge import Knowledge
 from ticketflow_orch.outbox.relay.pacing import Failing, Pace
 from ticketflow_orch.outbox.relay.state import DrainState
+from ticketflow_orch.outbox.stops import stop
 
 # In seconds: for how long a database that is away is asked to take down what is known of attempts, for how long by a
 # drain that was asked to stop, and how long is waited between two tries.
@@ -147,8 +149,7 @@ class Completer:
 
     def _stop(self, connection: Connection, destination: str, end: Ended, now: datetime) -> None:
         reason = None if end.reason is None else without_addresses(end.reason)
-        values = {"name": destination, "reason": reason, "stopped_by": f"relay {self._config.owner}"}
-        since = connection.exec_driver_sql(_STOP, values).scalar_one_or_none()
+        since = stop(connection, "DESTINATION", destination, reason, by=f"relay {self._config.owner}")
         if since is not None:
             payload = {"destination": destination, "reason": reason}
             key = f"{destination} {since.isoformat()}"
@@ -242,11 +243,8 @@ def _write(connection: Connection, ends: Sequence[Ended], backoff: Backoff) -> l
             "destinations": [end.to for end in ends],
             "outcomes": [_outcome(end) for end in ends],
             "took": [time.monotonic() - end.claimed.at for end in ends],
-            "longest_moment": backoff.longest_moment.total_seconds(),
-            "base": backoff.base.total_seconds(),
-            "cap": backoff.cap.total_seconds(),
-            "longest_wish": backoff.longest_wish.total_seconds(),
         }
+        values |= backoff.parameters()
         rows = connection.exec_driver_sql(_ENDED, values)
     return [by_id[event_id] for event_id in rows.scalars()]
 
@@ -263,10 +261,4 @@ def _fence(ends: Sequence[Ended]) -> dict[str, object]:
 
 
 _DELIVERED = sql(__file__, "delivered")
-_ENDED = sql(__file__, "ended")
-
-_STOP = """
-    INSERT INTO delivery_stop (kind, name, reason, stopped_by)
-    VALUES ('DESTINATION', %(name)s, %(reason)s, %(stopped_by)s)
-    ON CONFLICT (kind, name) DO NOTHING RETURNING stopped_at
-"""
+_ENDED = sql(__file__, "ended", next_try=NEXT_TRY)

@@ -21,14 +21,7 @@ WITH done AS (
             ELSE coalesce(tried_since, clock_timestamp() - make_interval(secs => mine.took)) END,
         attempts_forgiven = attempts_forgiven + (NOT mine.counts)::integer,
         available_at = CASE WHEN mine.state <> 'PENDING' THEN NULL
-            WHEN mine.throttled THEN clock_timestamp() + make_interval(secs => random() * least(
-                %(longest_moment)s::float, %(base)s::float * power(2, least(attempts - 1, 6))))
-            WHEN NOT mine.counts THEN available_at
-            ELSE clock_timestamp() + make_interval(secs => greatest(
-                random() * least(%(cap)s::float,
-                    %(base)s::float * power(2, least(attempts - attempts_forgiven - 1, 30))),
-                CASE WHEN mine.wish IS NOT NULL
-                    THEN least(mine.wish, %(longest_wish)s::float) + random() * %(base)s::float END)) END,
+            ELSE {next_try} END,
         ended_at = CASE WHEN mine.state IN ('DELIVERED', 'SUPPRESSED') THEN clock_timestamp() END,
         first_attempt_at = CASE WHEN mine.state <> 'HELD' OR attempts > attempts_forgiven + 1 THEN first_attempt_at END,
         doubtful_since = CASE WHEN mine.doubt THEN coalesce(doubtful_since, clock_timestamp())

@@ -11,20 +11,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.outbox.delivery.configuration import Allowance, Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind
-
-
-@dataclass(frozen=True, slots=True)
-class Backoff:
-    """Full jitter: a wait between nothing and `base`, doubled for every further attempt that counts, at most `cap`.
-
-    A receiver's own Retry-After is a lower bound, up to `longest_wish`. What came when too much came at once waits for
-    `longest_moment` at most.
-    """
-
-    base: timedelta = timedelta(seconds=5)
-    cap: timedelta = timedelta(hours=1)
-    longest_wish: timedelta = timedelta(days=1)
-    longest_moment: timedelta = timedelta(minutes=5)
+from ticketflow_orch.outbox.relay.backoff import Backoff
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,8 @@ from ticketflow_orch.local.account import owner_name
 from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind
 from ticketflow_orch.outbox.events import EventState
-from ticketflow_orch.outbox.relay.config import Backoff, Patience, RelayConfig
+from ticketflow_orch.outbox.relay.backoff import Backoff
+from ticketflow_orch.outbox.relay.config import Patience, RelayConfig
 from ticketflow_orch.outbox.relay.listening import Listener
 from ticketflow_orch.outbox.relay.lost import retry_lost
 from ticketflow_orch.outbox.relay.pipeline import Pipeline, pipeline_of

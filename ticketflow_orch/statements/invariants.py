@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import PeriodState, read_periods
-from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding
+from ticketflow_orch.settlement.invariants import EXAMPLES, Breach, Finding
 from ticketflow_orch.statements.storage import Place
 
 _AMOUNTS = ("net", "due", "payable", "closing")

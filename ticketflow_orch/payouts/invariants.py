@@ -13,7 +13,7 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts.paid_from import first_paid_month
 from ticketflow_orch.periods.state import PERIODS, closed_months
-from ticketflow_orch.settlement.checks import EVERYBODY, EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.settlement.invariants import EVERYBODY, EXAMPLES, Breach, Finding, Members
 
 
 def not_as_payable(connection: Connection, members: Members = EVERYBODY) -> tuple[Finding, ...]:

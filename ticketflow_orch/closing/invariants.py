@@ -8,7 +8,7 @@ from ticketflow_orch.closing.history import moved
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.months import Month
 from ticketflow_orch.periods.state import CLOSING_MONTH, LEDGER_MONTHS, last_closed
-from ticketflow_orch.settlement.checks import (
+from ticketflow_orch.settlement.invariants import (
     EVERYBODY,
     EXAMPLES,
     Breach,

@@ -8,15 +8,15 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.auditing import currencies, effects, ledger, payouts
 from ticketflow_orch.auditing.model import Asked, Invariant, Question, Scope, sentences
-from ticketflow_orch.closing import checks as books
+from ticketflow_orch.closing import invariants as books
 from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
 from ticketflow_orch.db.engine import session_faults
 from ticketflow_orch.months import Month
-from ticketflow_orch.payouts import checks as paying
+from ticketflow_orch.payouts import invariants as paying
 from ticketflow_orch.periods.state import closed_months, open_months, touched_months
-from ticketflow_orch.settlement import checks
+from ticketflow_orch.settlement import invariants as settling
 from ticketflow_orch.settlement.anomalies import Why, read_anomalies
-from ticketflow_orch.settlement.checks import EXAMPLES, Breach, Finding, Members
+from ticketflow_orch.settlement.invariants import EXAMPLES, Breach, Finding, Members
 
 _LOOK = "Ask the application's people, void what is wrong; `ticketflow anomalies accept MOVEMENT` closes what is right."
 _BY_HAND = "Find out who wrote past the code; what was issued stays, so correct it by movements about the same month."
@@ -39,8 +39,8 @@ def _each(ask: Callable[[Connection, Month, Asked], Finding]) -> Question:
 
 
 def _reconciles(connection: Connection, asked: Asked) -> Iterator[Finding]:
-    for month in asked.among(checks.months_recorded(connection, asked.members)):
-        yield checks.dishonest_organizations(connection, month, asked.members)
+    for month in asked.among(settling.months_recorded(connection, asked.members)):
+        yield settling.dishonest_organizations(connection, month, asked.members)
 
 
 def _payables(connection: Connection, asked: Asked) -> Iterator[Finding]:
@@ -56,11 +56,11 @@ def _doubts(connection: Connection, asked: Asked) -> Iterator[Finding]:
 
 
 def _order(connection: Connection, _: Asked) -> Iterator[Finding]:
-    return sentences(checks.order_faults(connection))
+    return sentences(settling.order_faults(connection))
 
 
 def _guards(connection: Connection, _: Asked) -> Iterator[Finding]:
-    return sentences((*checks.missing_guards(connection), *foreign_triggers(connection)))
+    return sentences((*settling.missing_guards(connection), *foreign_triggers(connection)))
 
 
 def _no_anomaly(why: Why) -> Question:
@@ -154,7 +154,7 @@ INVARIANTS = (
         "Every organization active in a month has its settlement row, the parked aside; judged until it is closed.",
         "Settle the month again: `ticketflow settle YYYY-MM`.",
         Scope.MONTH,
-        _of_members(open_months, checks.organizations_without_row),
+        _of_members(open_months, settling.organizations_without_row),
     ),
     Invariant(
         "ledger_reconciles",
@@ -171,7 +171,7 @@ INVARIANTS = (
         "No organization is parked: it is not paid until that ends.",
         "Correct what the error names and settle again; `ticketflow unpark` ends what a person began.",
         Scope.MONTH,
-        _of_members(checks.months_with_parked, checks.parked_in),
+        _of_members(settling.months_with_parked, settling.parked_in),
     ),
     Invariant(
         "entries_in_known_months",

@@ -1,4 +1,7 @@
-"""What came late: all that a settlement posted about a month that was settled before."""
+"""What came late, as people read it: all that a settlement posted about a month that was settled before.
+
+Which pass takes it in, `late_movements` decides; `posting` posts it.
+"""
 
 from __future__ import annotations
 
