@@ -22,6 +22,8 @@ NOW = instant("2026-06-02T02:30")
 MANY = 300_000
 RULES = LifecycleRules(now=NOW, run_id="run", chunk_size=2)
 REMINDERS = ReminderRules(now=NOW, kinds={"24h": timedelta(hours=24)}, chunk_size=2)
+# Begun and released, round what may find that another run was first.
+SAVEPOINT = 2
 
 
 @contextmanager
@@ -95,28 +97,30 @@ def test_a_quarter_of_an_hour_with_no_event_near_is_three_probes(engine: Engine)
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_a_chunk_of_expiring_is_three_statements(engine: Engine, chunks: int) -> None:
+def test_a_chunk_of_expiring_is_three_statements_and_a_savepoint(engine: Engine, chunks: int) -> None:
     later = add_event(engine, add_organization(engine), ends_at=NOW + timedelta(days=1))
     for _ in range(2 * chunks):
         add_reservation(engine, later)
     with counted(engine) as statements:
         assert expire_reservations(engine, RULES).reservations == 2 * chunks
     # Two for the clocks, what is left out, one look that finds nothing more, and one for what is left.
-    assert len(statements) == 2 + 3 * chunks + 3
+    assert len(statements) == 2 + (3 + SAVEPOINT) * chunks + 3
 
 
-def test_a_chunk_of_reporting_is_three_statements(engine: Engine) -> None:
+def test_a_chunk_of_reporting_is_three_statements_and_a_savepoint(engine: Engine) -> None:
     organization = add_organization(engine)
     later = add_event(engine, organization, ends_at=NOW + timedelta(days=1))
     for _ in range(6):
         add_movement(engine, organization, 100, "2026-05-01T10:05", reservation_id=add_reservation(engine, later))
     with counted(engine) as statements:
         assert expire_reservations(engine, RULES).stuck == 6
-    assert len(statements) == 2 + 3 * 3 + 3
+    assert len(statements) == 2 + (3 + SAVEPOINT) * 3 + 3
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_a_chunk_of_closing_is_four_statements_however_many_reservations(engine: Engine, chunks: int) -> None:
+def test_a_chunk_of_closing_is_four_statements_and_a_savepoint_however_many_reservations(
+    engine: Engine, chunks: int
+) -> None:
     organization = add_organization(engine)
     for _ in range(2 * chunks):
         over = add_event(engine, organization)
@@ -126,11 +130,13 @@ def test_a_chunk_of_closing_is_four_statements_however_many_reservations(engine:
         assert close_events(engine, RULES).reservations_expired == 6 * chunks
     # Two for the clocks, what is left out, one look that finds nothing more, the sweep (its patience, its look), and
     # one for what is left.
-    assert len(statements) == 2 + 4 * chunks + 2 + 2 + 1
+    assert len(statements) == 2 + (4 + SAVEPOINT) * chunks + 2 + 2 + 1
 
 
 @pytest.mark.parametrize("chunks", [1, 3])
-def test_a_chunk_of_reminding_is_three_statements_however_many_events(engine: Engine, chunks: int) -> None:
+def test_a_chunk_of_reminding_is_three_statements_and_a_savepoint_however_many_events(
+    engine: Engine, chunks: int
+) -> None:
     send_reminders(engine, ReminderRules(now=instant("2026-01-01T00:00"), kinds=REMINDERS.kinds))
     organization = add_organization(engine)
     for _ in range(2 * chunks):
@@ -139,7 +145,7 @@ def test_a_chunk_of_reminding_is_three_statements_however_many_events(engine: En
     with counted(engine) as statements:
         assert send_reminders(engine, REMINDERS).queued == 2 * chunks
     # The kind, its zones, what is left out, one look that finds nothing more, and two ends of what was left out.
-    assert len(statements) == 3 * chunks + 6
+    assert len(statements) == (3 + SAVEPOINT) * chunks + 6
 
 
 def crowd(engine: Engine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Engine, event, text
 
 from tests.support.rows import add_movement, add_organization, add_void
-from tests.support.sessions import Session, becomes
+from tests.support.sessions import Session, becomes, waiting_for_a_transaction
 from tests.support.settled import MARCH, begin_and_plan, close_month, ledger, settle
 from tests.support.sql_statements import LEDGER_ROW, begin_month, execute, insertion, post
 from ticketflow_orch import months
@@ -342,12 +342,6 @@ def test_what_somebody_else_posts_while_a_chunk_is_posted_is_corrected_and_nobod
         (organizations[0], 0, 0), (organizations[1], 0, 0), (organizations[2], 0, 0),
         (organizations[3], 0, 88), (organizations[3], 1, -88), (organizations[4], 0, 0),
     ]  # fmt: skip
-
-
-def waiting_for_a_transaction(engine: Engine) -> bool:
-    with engine.connect() as connection:
-        waiting = text("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted)")
-        return bool(connection.execute(waiting).scalar_one())
 
 
 def legacy(engine: Engine, organization: int, amount: int, sequence: int, currency: str = "EUR") -> None:

@@ -85,6 +85,13 @@ def becomes(
     return True
 
 
+def waiting_for_a_transaction(engine: Engine) -> bool:
+    """Whether any session waits for another's transaction to end."""
+    with engine.connect() as connection:
+        waiting = text("SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted)")
+        return bool(connection.execute(waiting).scalar_one())
+
+
 def _is_waiting(engine: Engine, pid: int) -> bool:
     with engine.connect() as connection:
         return bool(

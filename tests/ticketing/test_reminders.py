@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, text
 
 from tests.support.rows import add_event, add_organization, add_reservation, instant
+from tests.support.sessions import becomes, waiting_for_a_transaction
 from tests.support.sql_statements import execute
 from ticketflow_orch.jobs.batches import BadRow
 from ticketflow_orch.ticketing.reminders import (
@@ -57,6 +59,28 @@ def test_96_runs_over_one_day_remind_once(engine: Engine) -> None:
     assert reminders(engine) == [("24h", "2026-06-02", "QUEUED")]
     with engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM outbox_event")).scalar_one() == 1
+
+
+@pytest.mark.parametrize("chunk_size", [1, 10])
+def test_who_is_reminded_by_another_run_at_the_same_time_is_reminded_once_and_keeps_nobody_from_it(
+    engine: Engine, chunk_size: int
+) -> None:
+    enable(engine)
+    event = add_evening(engine)
+    first, *_ = [add_ticket(engine, event) for _ in range(3)]
+    with ThreadPoolExecutor(1) as threads:
+        with engine.begin() as other:
+            other.execute(
+                text("""
+                    INSERT INTO reminder (reservation_id, kind, event_date, state)
+                    VALUES (:id, '24h', '2026-06-02', 'SKIPPED')
+                """),
+                {"id": first},
+            )
+            run = threads.submit(remind, engine, START - DAY, chunk_size=chunk_size)
+            becomes(lambda: waiting_for_a_transaction(engine), unless=run.done)
+        assert run.result(timeout=30) == Reminded(queued=2, skipped=0, missed=0, bad=())
+    assert sorted(state for *_, state in reminders(engine)) == ["QUEUED", "QUEUED", "SKIPPED"]
 
 
 def test_a_reminder_is_due_24_elapsed_hours_before_the_start_not_a_microsecond_earlier(engine: Engine) -> None:

@@ -11,6 +11,7 @@ from sqlalchemy import Engine, text
 
 from tests.support.lifecycle import CAPTURE, GRACE, MICROSECOND, NOW, give_back, paid, rules, states, told
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, add_void, instant
+from ticketflow_orch.outbox.events import OutboxEvent, append
 from ticketflow_orch.ticketing.events import close_events
 from ticketflow_orch.ticketing.reservations import (
     expire_reservations,
@@ -30,6 +31,21 @@ def test_a_reservation_whose_time_is_up_is_expired_once(engine: Engine) -> None:
     assert states(engine, "reservation", due, later) == ["EXPIRED", "ACTIVE"]
     assert expire_reservations(engine, rules()).reservations == 0
     assert told(engine) == [("ReservationExpired", "due")]
+
+
+def test_a_reservation_whose_expiry_was_announced_before_expires_and_is_not_announced_again(engine: Engine) -> None:
+    event = add_event(engine, add_organization(engine), ends_at=instant("2026-07-01T00:00"))
+    held = [add_reservation(engine, event, public_ref=ref) for ref in ("known", "new")]
+    with engine.begin() as connection:
+        append(
+            connection,
+            OutboxEvent(
+                "reservation", "known", "ReservationExpired", {"ref": "known"}, "ReservationExpired:known", NOW
+            ),
+        )
+    assert expire_reservations(engine, rules()).reservations == 2
+    assert states(engine, "reservation", *held) == ["EXPIRED", "EXPIRED"]
+    assert sorted(told(engine)) == [("ReservationExpired", "known"), ("ReservationExpired", "new")]
 
 
 def test_a_payment_in_flight_is_left_alone_and_reported_once_when_it_is_stuck(engine: Engine) -> None:

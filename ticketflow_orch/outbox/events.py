@@ -13,8 +13,11 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Literal
 
-from sqlalchemy import Connection
+from psycopg.errors import UniqueViolation
+from sqlalchemy import Connection, Row
+from sqlalchemy.exc import DBAPIError
 
+from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 
@@ -117,6 +120,11 @@ class OutboxEvent:
     occurred_at: datetime
 
 
+# What becomes of an event whose key is there already, as `appending` says.
+Known = Literal["refuse", "skip", "race"]
+# What `append_by` needs a statement for.
+ANEW: tuple[Known, Known] = ("refuse", "skip")
+
 # Writes an event in the transaction of the connection it is given; false when its key is there already.
 Publish = Callable[[Connection, OutboxEvent], bool]
 
@@ -136,12 +144,13 @@ def appending(
     dedupe_key: str,
     occurred_at: str,
     event_id: str | None = None,
-    known: Literal["skip", "refuse"] = "refuse",
+    known: Known = "refuse",
 ) -> str:
     """The SQL that writes an event of one type for each row of `source`, which is what stands behind FROM.
 
     `aggregate_id`, `payload` (jsonb), `dedupe_key`, `occurred_at` and `event_id` are SQL of a row; an id is derived of
-    the key, unless it stands in the row. A key that is there already is skipped, or refused by the database.
+    the key, unless it stands in the row. A key that is there already is refused by the database; skipped, where the
+    aggregates are locked; or skipped though another transaction may write it in this moment (`race`), which costs more.
 
     Raises:
         ValueError: the type is not in EVENT_TYPES.
@@ -159,8 +168,22 @@ def appending(
         dedupe_key=dedupe_key,
         occurred_at=occurred_at,
         event_id=event_id or derived_event_id(dedupe_key),
-        on_conflict="ON CONFLICT DO NOTHING" if known == "skip" else "",
+        on_conflict=_ON_CONFLICT[known],
     )
+
+
+def append_by(connection: Connection, statements: Mapping[Known, str], values: Mapping[str, Any]) -> Row[Any]:
+    """Execute a statement that appends events and gives one row: as it refuses known keys, or else as it skips them.
+
+    Hardly any key is known, and to skip them costs a tenth more for each event that is new.
+    """
+    try:
+        with connection.begin_nested():
+            return connection.exec_driver_sql(statements["refuse"], dict(values)).one()
+    except DBAPIError as error:
+        if not is_a(error, UniqueViolation):
+            raise
+        return connection.exec_driver_sql(statements["skip"], dict(values)).one()
 
 
 def append(connection: Connection, event: OutboxEvent) -> bool:
@@ -186,5 +209,12 @@ def append(connection: Connection, event: OutboxEvent) -> bool:
     ).rowcount
     return written == 1
 
+
+# Two at once meet at the id, which is made of the key, before they meet at the key; so a race takes any conflict.
+_ON_CONFLICT: Mapping[Known, str] = {
+    "refuse": "",
+    "skip": "ON CONFLICT (dedupe_key) DO NOTHING",
+    "race": "ON CONFLICT DO NOTHING",
+}
 
 _APPEND = sql(__file__, "append", event_id=derived_event_id("%(dedupe_key)s::text"))

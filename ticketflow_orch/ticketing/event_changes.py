@@ -164,7 +164,7 @@ _QUEUE_CANCELLATIONS = appending(
     payload="jsonb_build_object('ref', public_ref, 'event_id', public_id, 'starts_at', starts_at)",
     dedupe_key=_CANCELLED_KEY,
     occurred_at="%(now)s::timestamptz",
-    known="skip",
+    known="race",
 )
 
 _CANCELLED = sql(__file__, "cancelled", cancelled_key=_CANCELLED_KEY, queue_cancellations=_QUEUE_CANCELLATIONS)

@@ -6,7 +6,7 @@ What happens to an event's buyers when it changes is in `event_changes`; expirin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,12 +16,12 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.bad_rows import JobMemory, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
 from ticketflow_orch.jobs.intervals import CLOSE_EVENTS
-from ticketflow_orch.outbox.events import appending
+from ticketflow_orch.outbox.events import ANEW, Known, append_by, appending
 from ticketflow_orch.ticketing.lifecycle import (
-    ANNOUNCE_EXPIRED,
     UNPAID,
     LifecycleRules,
     WouldEnd,
+    announce_expired,
     judged,
     take_due,
 )
@@ -60,7 +60,7 @@ def close_events(engine: Engine, rules: LifecycleRules) -> Closed:
 
     def close(connection: Connection, ids: Sequence[int], orphans: Sequence[int]) -> tuple[int, int]:
         values = {"ids": as_array(ids), "orphans": as_array(orphans), "now": rules.now, "run_id": rules.run_id}
-        row = connection.exec_driver_sql(_CLOSE, values).one()
+        row = append_by(connection, _CLOSE, values)
         return row.closed, row.expired
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
@@ -113,18 +113,30 @@ _LEFT = "SELECT count(*) FROM event WHERE status = 'OPEN' AND ends_at < %(ended_
 
 _LOCK_ORPHANS = sql(__file__, "lock_orphans")
 
-_ANNOUNCE_CLOSED = appending(
-    "EventClosed",
-    "closed",
-    aggregate_type="event",
-    aggregate_id="public_id::text",
-    payload="jsonb_build_object('event_id', public_id)",
-    dedupe_key="'EventClosed:' || public_id",
-    occurred_at="%(now)s::timestamptz",
-    known="skip",
-)
 
-_CLOSE = sql(__file__, "close", unpaid=UNPAID, announce_closed=_ANNOUNCE_CLOSED, announce_expired=ANNOUNCE_EXPIRED)
+def _announce_closed(known: Known) -> str:
+    return appending(
+        "EventClosed",
+        "closed",
+        aggregate_type="event",
+        aggregate_id="public_id::text",
+        payload="jsonb_build_object('event_id', public_id)",
+        dedupe_key="'EventClosed:' || public_id",
+        occurred_at="%(now)s::timestamptz",
+        known=known,
+    )
+
+
+_CLOSE: Mapping[Known, str] = {
+    known: sql(
+        __file__,
+        "close",
+        unpaid=UNPAID,
+        announce_closed=_announce_closed(known),
+        announce_expired=announce_expired(known),
+    )
+    for known in ANEW
+}
 
 _OLDEST_DUE = sql(__file__, "oldest_due", left_out=is_left_out(CLOSE_EVENTS.name, "event.id"))
 

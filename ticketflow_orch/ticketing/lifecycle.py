@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.batches import Taken, Wanted, as_array
-from ticketflow_orch.outbox.events import appending
+from ticketflow_orch.outbox.events import Known, appending
 from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
@@ -88,17 +88,19 @@ def take_due(connection: Connection, wanted: Wanted, due: str, instant: str, lim
     return Taken(row.ids, (row.at, row.ids[-1])) if row.ids else Taken((), None)
 
 
+def announce_expired(known: Known) -> str:
+    """The SQL that writes ReservationExpired for each row of `expired`, which has `public_ref`; binds `now`."""
+    return appending(
+        "ReservationExpired",
+        "expired",
+        aggregate_type="reservation",
+        aggregate_id="public_ref",
+        payload="jsonb_build_object('ref', public_ref)",
+        dedupe_key="'ReservationExpired:' || public_ref",
+        occurred_at="%(now)s::timestamptz",
+        known=known,
+    )
+
+
 # A condition on `reservation`: none of its money is here.
 UNPAID = f"NOT EXISTS (SELECT {KEPT_CAPTURE})"
-
-# Writes ReservationExpired for each row of `expired`, which has `public_ref`; binds `now`.
-ANNOUNCE_EXPIRED = appending(
-    "ReservationExpired",
-    "expired",
-    aggregate_type="reservation",
-    aggregate_id="public_ref",
-    payload="jsonb_build_object('ref', public_ref)",
-    dedupe_key="'ReservationExpired:' || public_ref",
-    occurred_at="%(now)s::timestamptz",
-    known="skip",
-)

@@ -14,9 +14,12 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import cache
 
+from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import transaction
+from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, JobMemory, any_to_try, is_left_out
@@ -269,6 +272,16 @@ class _KindOfReminder:
 
     def apply(self, connection: Connection, ids: Sequence[int]) -> Counter[str]:
         """Write the reminders of these reservations and queue those that are to be sent."""
+        try:
+            with connection.begin_nested():
+                return self._remind(connection, ids)
+        except DBAPIError as error:
+            if not is_a(error, UniqueViolation):
+                raise
+            # Another run has decided about some of them at the same time, and has committed that by now.
+            return self._remind(connection, ids)
+
+    def _remind(self, connection: Connection, ids: Sequence[int]) -> Counter[str]:
         rows = connection.exec_driver_sql(
             _remind(self.leads.due_at),
             {
@@ -326,9 +339,9 @@ _MAY_BE_DUE = """
 """
 
 # Each reminder is an aggregate of its own: one that is in doubt holds back no other of its reservation.
-_AGGREGATE = "public_ref || ':' || %(kind)s::text || ':' || to_char(event_date, 'YYYY-MM-DD')"
+_REFERENCE = "public_ref || ':' || %(kind)s::text || ':' || to_char(event_date, 'YYYY-MM-DD')"
 
-_KEY = f"'ReminderDue:' || {_AGGREGATE}"
+_KEY = "'ReminderDue:' || reference"
 # Of the mail about the `number`th change to one who was reminded.
 CHANGE_KEY = """
     'ReminderChanged:' || public_ref || ':' || reminder.kind || ':' || to_char(reminder.event_date, 'YYYY-MM-DD')
@@ -337,15 +350,14 @@ CHANGE_KEY = """
 
 _QUEUE_EVENTS = appending(
     "ReminderDue",
-    """reminded JOIN reservation ON reservation.id = reservation_id JOIN event ON event.id = event_id
-        WHERE reminded.state = 'QUEUED' ORDER BY reservation_id""",
+    "decided WHERE state = 'QUEUED' ORDER BY id",
     aggregate_type="reminder",
-    aggregate_id=_AGGREGATE,
+    aggregate_id="reference",
     payload="""jsonb_build_object('ref', public_ref, 'event_id', public_id, 'kind', %(kind)s::text,
-        'event_date', reminded.event_date, 'starts_at', starts_at)""",
+        'event_date', event_date, 'starts_at', starts_at)""",
     dedupe_key=_KEY,
     occurred_at="%(now)s::timestamptz",
-    event_id="reminded.outbox_event_id",
+    event_id="outbox_event_id",
 )
 
 
@@ -372,6 +384,7 @@ def _remind(due_at: str) -> str:
         bought=_BOUGHT,
         coming=_coming(due_at),
         may_be_due=_MAY_BE_DUE,
+        reference=_REFERENCE,
         event_id=derived_event_id(_KEY),
         queue_events=_QUEUE_EVENTS,
     )

@@ -123,9 +123,8 @@ SELECT count(*) {undecided} AND NOT {left_out};
 -- name: remind
 -- Decides about the reminders of these reservations: one row each, which the unique key makes once, and an event for
 -- each that is queued. A buyer within the quiet until the start could not have been reminded in time, so that is no
--- reminder missed. What was written is joined to its tables, by their keys: of a list of its own the planner knows no
--- size, and would go through it per row. The events of what is chosen are looked up one by one (OFFSET 0): joined, all
--- events of the next day would be read for each chunk.
+-- reminder missed. The events of what is chosen are looked up one by one (the first OFFSET 0): joined, all events of the
+-- next day would be read for each chunk. The second keeps a reference from being made anew wherever it is used.
 WITH {local_day}, chosen AS MATERIALIZED (
     SELECT reservation.id, public_ref, {bought} AS bought, coming.*
     FROM reservation CROSS JOIN LATERAL (
@@ -133,23 +132,28 @@ WITH {local_day}, chosen AS MATERIALIZED (
         {coming} WHERE event.id = event_id AND {may_be_due} OFFSET 0
     ) AS coming
     WHERE reservation.id = ANY (%(ids)s::bigint[]) AND reservation.status = 'CONFIRMED'
-), decided AS (
-    SELECT id, public_ref, public_id, starts_at, event_date,
-        CASE
-            WHEN due_at IS NULL OR bought > due_at OR bought >= quiet_from THEN 'SKIPPED'
-            WHEN starts_at <= %(now)s::timestamptz THEN 'MISSED'
-            WHEN cardinality(%(nearer)s::text[]) > 0 AND EXISTS (
-                SELECT FROM reminder AS nearer
-                WHERE reservation_id = chosen.id AND nearer.kind = ANY (%(nearer)s::text[])
-                    AND nearer.event_date = chosen.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
-            ELSE 'QUEUED'
-        END AS state
-    FROM chosen WHERE bought <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz
+        AND NOT EXISTS (
+            SELECT FROM reminder
+            WHERE reservation_id = reservation.id AND kind = %(kind)s::text
+                AND reminder.event_date = coming.event_date)
+), decided AS MATERIALIZED (
+    SELECT *, CASE WHEN state = 'QUEUED' THEN {event_id} END AS outbox_event_id
+    FROM (
+        SELECT id, public_ref, public_id, starts_at, event_date, {reference} AS reference,
+            CASE
+                WHEN due_at IS NULL OR bought > due_at OR bought >= quiet_from THEN 'SKIPPED'
+                WHEN starts_at <= %(now)s::timestamptz THEN 'MISSED'
+                WHEN cardinality(%(nearer)s::text[]) > 0 AND EXISTS (
+                    SELECT FROM reminder AS nearer
+                    WHERE reservation_id = chosen.id AND nearer.kind = ANY (%(nearer)s::text[])
+                        AND nearer.event_date = chosen.event_date AND nearer.state = 'QUEUED') THEN 'SKIPPED'
+                ELSE 'QUEUED'
+            END AS state
+        FROM chosen WHERE bought <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz
+        ORDER BY id OFFSET 0
+    ) AS called
 ), reminded AS (
     INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
-    SELECT id, %(kind)s::text, event_date, state, CASE WHEN state = 'QUEUED' THEN {event_id} END
-    FROM decided ORDER BY id
-    ON CONFLICT (reservation_id, kind, event_date) DO NOTHING
-    RETURNING reservation_id, event_date, state, outbox_event_id
+    SELECT id, %(kind)s::text, event_date, state, outbox_event_id FROM decided
 ), queued AS ({queue_events})
-SELECT state, count(*) AS reminders FROM reminded GROUP BY state;
+SELECT state, count(*) AS reminders FROM decided GROUP BY state;

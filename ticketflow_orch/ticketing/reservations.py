@@ -6,7 +6,7 @@ still held for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -16,14 +16,14 @@ from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, JobMemory, any_to_try, is_left_out
 from ticketflow_orch.jobs.batches import BadRow, ChunkedWork, Taken, Wanted, as_array
 from ticketflow_orch.jobs.intervals import EXPIRE_RESERVATIONS
-from ticketflow_orch.outbox.events import appending
+from ticketflow_orch.outbox.events import ANEW, Known, append_by, appending
 from ticketflow_orch.periods.two_clocks import LARGEST_DIFFERENCE
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
 from ticketflow_orch.ticketing.lifecycle import (
-    ANNOUNCE_EXPIRED,
     UNPAID,
     LifecycleRules,
     WouldEnd,
+    announce_expired,
     judged,
     take_due,
 )
@@ -65,7 +65,7 @@ def expire_reservations(engine: Engine, rules: LifecycleRules) -> Expired:
 
     def apply(connection: Connection, ids: Sequence[int]) -> tuple[int, int]:
         values = {"ids": as_array(ids), "now": rules.now, "run_id": rules.run_id, **limits}
-        row = connection.exec_driver_sql(_EXPIRE, values).one()
+        row = append_by(connection, _EXPIRE, values)
         return row.expired, row.stuck
 
     memory = JobMemory(EXPIRE_RESERVATIONS.name, rules.now)
@@ -146,15 +146,18 @@ _ANNOUNCE_STUCK = appending(
     known="skip",
 )
 
-_EXPIRE = sql(
-    __file__,
-    "expire",
-    unpaid=UNPAID,
-    no_payment_is_open=_NO_PAYMENT_IS_OPEN,
-    grace_began=_GRACE_BEGAN,
-    announce_expired=ANNOUNCE_EXPIRED,
-    announce_stuck=_ANNOUNCE_STUCK,
-)
+_EXPIRE: Mapping[Known, str] = {
+    known: sql(
+        __file__,
+        "expire",
+        unpaid=UNPAID,
+        no_payment_is_open=_NO_PAYMENT_IS_OPEN,
+        grace_began=_GRACE_BEGAN,
+        announce_expired=announce_expired(known),
+        announce_stuck=_ANNOUNCE_STUCK,
+    )
+    for known in ANEW
+}
 
 _LEFT = sql(__file__, "left", due=_DUE, left_counted=LEFT_COUNTED)
 

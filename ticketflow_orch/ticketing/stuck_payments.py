@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput, PreconditionFailed
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
-from ticketflow_orch.ticketing.lifecycle import ANNOUNCE_EXPIRED
+from ticketflow_orch.ticketing.lifecycle import announce_expired
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,4 +96,4 @@ _EXPIRE = """
     UPDATE reservation SET status = 'EXPIRED', expired_at = %(now)s::timestamptz, expired_by = %(by)s WHERE id = %(id)s
 """
 
-_ANNOUNCE = sql(__file__, "announce", announce_expired=ANNOUNCE_EXPIRED)
+_ANNOUNCE = sql(__file__, "announce", announce_expired=announce_expired("skip"))
