@@ -11,8 +11,7 @@ from tests.support.schema import PAGE
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
-# What more than one room makes: who replaces a currency posts for it, and each finds what it
-# has to leave out.
+# What more than one room makes: who replaces a currency posts for it, and each finds what it has to leave out.
 SHARED = {
     "money_movement": {"closing", "importing"},
     "parked_organization": {"payouts", "settlement"},

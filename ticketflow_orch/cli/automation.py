@@ -139,7 +139,7 @@ def _since_when_nothing_was(on: Sequence[_Watched], now: datetime) -> datetime |
         return last or min(failed)
     if last is None:
         return None
-    return last if now - last > min(map(_interval, (one.definition for one in frequent))) + _SILENCE else None
+    return last if now - last > min(_interval(one.definition) for one in frequent) + _SILENCE else None
 
 
 def _watched(instance: dg.DagsterInstance) -> Iterator[_Watched]:

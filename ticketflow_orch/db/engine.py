@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 import psycopg
 from psycopg import sql
+from psycopg.errors import UniqueViolation
 from psycopg.pq import TransactionStatus
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
+from ticketflow_orch.db.errors import is_a
 from ticketflow_orch.errors import InvalidInput
+
+Result = TypeVar("Result")
 
 # What a session must be like for a statement to mean the same everywhere, whatever server, database or role would have
 # it. A query that row security would answer with half of the rows fails instead.
@@ -186,6 +191,20 @@ def transaction(engine: Engine) -> Iterator[Connection]:
     with engine.begin() as connection:
         yield connection
         refuse_swallowed_error(connection)
+
+
+def unless_known(connection: Connection, write: Callable[[], Result], otherwise: Callable[[], Result]) -> Result:
+    """What `write` gives, or where a key that it writes is there already, what `otherwise` gives in its place.
+
+    The other writer of that key has committed by then, so a statement that looks for it finds it.
+    """
+    try:
+        with connection.begin_nested():
+            return write()
+    except DBAPIError as error:
+        if not is_a(error, UniqueViolation):
+            raise
+        return otherwise()
 
 
 def clocks(connection: Connection) -> tuple[datetime, float]:

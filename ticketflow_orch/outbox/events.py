@@ -13,11 +13,9 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import Any, Literal
 
-from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, Row
-from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.errors import is_a
+from ticketflow_orch.db.engine import unless_known
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.errors import InvalidInput
 
@@ -177,13 +175,11 @@ def append_by(connection: Connection, statements: Mapping[Known, str], values: M
 
     Hardly any key is known, and to skip them costs a tenth more for each event that is new.
     """
-    try:
-        with connection.begin_nested():
-            return connection.exec_driver_sql(statements["refuse"], dict(values)).one()
-    except DBAPIError as error:
-        if not is_a(error, UniqueViolation):
-            raise
-        return connection.exec_driver_sql(statements["skip"], dict(values)).one()
+
+    def executed(known: Known) -> Row[Any]:
+        return connection.exec_driver_sql(statements[known], dict(values)).one()
+
+    return unless_known(connection, lambda: executed("refuse"), lambda: executed("skip"))
 
 
 def append(connection: Connection, event: OutboxEvent) -> bool:

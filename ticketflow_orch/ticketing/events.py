@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import Connection, Engine
 
@@ -113,27 +114,24 @@ _LEFT = "SELECT count(*) FROM event WHERE status = 'OPEN' AND ends_at < %(ended_
 
 _LOCK_ORPHANS = sql(__file__, "lock_orphans")
 
-
-def _announce_closed(known: Known) -> str:
-    return appending(
-        "EventClosed",
-        "closed",
-        aggregate_type="event",
-        aggregate_id="public_id::text",
-        payload="jsonb_build_object('event_id', public_id)",
-        dedupe_key="'EventClosed:' || public_id",
-        occurred_at="%(now)s::timestamptz",
-        known=known,
-    )
-
+_announce_closed = partial(
+    appending,
+    "EventClosed",
+    "closed",
+    aggregate_type="event",
+    aggregate_id="public_id::text",
+    payload="jsonb_build_object('event_id', public_id)",
+    dedupe_key="'EventClosed:' || public_id",
+    occurred_at="%(now)s::timestamptz",
+)
 
 _CLOSE: Mapping[Known, str] = {
     known: sql(
         __file__,
         "close",
         unpaid=UNPAID,
-        announce_closed=_announce_closed(known),
-        announce_expired=announce_expired(known),
+        announce_closed=_announce_closed(known=known),
+        announce_expired=announce_expired(known=known),
     )
     for known in ANEW
 }

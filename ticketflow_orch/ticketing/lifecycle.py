@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs.batches import Taken, Wanted, as_array
-from ticketflow_orch.outbox.events import Known, appending
+from ticketflow_orch.outbox.events import appending
 from ticketflow_orch.periods.two_clocks import judged_at
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.ticketing.captures import KEPT_CAPTURE
@@ -88,18 +89,17 @@ def take_due(connection: Connection, wanted: Wanted, due: str, instant: str, lim
     return Taken(row.ids, (row.at, row.ids[-1])) if row.ids else Taken((), None)
 
 
-def announce_expired(known: Known) -> str:
-    """The SQL that writes ReservationExpired for each row of `expired`, which has `public_ref`; binds `now`."""
-    return appending(
-        "ReservationExpired",
-        "expired",
-        aggregate_type="reservation",
-        aggregate_id="public_ref",
-        payload="jsonb_build_object('ref', public_ref)",
-        dedupe_key="'ReservationExpired:' || public_ref",
-        occurred_at="%(now)s::timestamptz",
-        known=known,
-    )
+# The SQL that writes ReservationExpired for each row of `expired`, which has `public_ref`; binds `now`.
+announce_expired = partial(
+    appending,
+    "ReservationExpired",
+    "expired",
+    aggregate_type="reservation",
+    aggregate_id="public_ref",
+    payload="jsonb_build_object('ref', public_ref)",
+    dedupe_key="'ReservationExpired:' || public_ref",
+    occurred_at="%(now)s::timestamptz",
+)
 
 
 # A condition on `reservation`: none of its money is here.

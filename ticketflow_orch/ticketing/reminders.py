@@ -14,12 +14,9 @@ from datetime import date, datetime, timedelta
 from enum import StrEnum
 from functools import cache
 
-from psycopg.errors import UniqueViolation
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
-from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.db.errors import is_a
+from ticketflow_orch.db.engine import transaction, unless_known
 from ticketflow_orch.db.sql_files import sql
 from ticketflow_orch.jobs import bad_rows
 from ticketflow_orch.jobs.bad_rows import TRIED_EVERY, JobMemory, any_to_try, is_left_out
@@ -272,16 +269,14 @@ class _KindOfReminder:
 
     def apply(self, connection: Connection, ids: Sequence[int]) -> Counter[str]:
         """Write the reminders of these reservations and queue those that are to be sent."""
-        try:
-            with connection.begin_nested():
-                return self._remind(connection, ids)
-        except DBAPIError as error:
-            if not is_a(error, UniqueViolation):
-                raise
-            # Another run has decided about some of them at the same time, and has committed that by now.
-            return self._remind(connection, ids)
 
-    def _remind(self, connection: Connection, ids: Sequence[int]) -> Counter[str]:
+        def decide() -> Counter[str]:
+            return self._decide(connection, ids)
+
+        # Another run may decide about some of them at the same time; they are passed over by the second look.
+        return unless_known(connection, decide, decide)
+
+    def _decide(self, connection: Connection, ids: Sequence[int]) -> Counter[str]:
         rows = connection.exec_driver_sql(
             _remind(self.leads.due_at),
             {

@@ -150,10 +150,10 @@ WITH {local_day}, chosen AS MATERIALIZED (
                 ELSE 'QUEUED'
             END AS state
         FROM chosen WHERE bought <= %(quiet_since)s::timestamptz OR starts_at <= %(now)s::timestamptz
-        ORDER BY id OFFSET 0
+        OFFSET 0
     ) AS called
 ), reminded AS (
     INSERT INTO reminder (reservation_id, kind, event_date, state, outbox_event_id)
-    SELECT id, %(kind)s::text, event_date, state, outbox_event_id FROM decided
+    SELECT id, %(kind)s::text, event_date, state, outbox_event_id FROM decided ORDER BY id
 ), queued AS ({queue_events})
 SELECT state, count(*) AS reminders FROM decided GROUP BY state;

@@ -153,7 +153,7 @@ _EXPIRE: Mapping[Known, str] = {
         unpaid=UNPAID,
         no_payment_is_open=_NO_PAYMENT_IS_OPEN,
         grace_began=_GRACE_BEGAN,
-        announce_expired=announce_expired(known),
+        announce_expired=announce_expired(known=known),
         announce_stuck=_ANNOUNCE_STUCK,
     )
     for known in ANEW

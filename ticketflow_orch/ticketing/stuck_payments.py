@@ -96,4 +96,4 @@ _EXPIRE = """
     UPDATE reservation SET status = 'EXPIRED', expired_at = %(now)s::timestamptz, expired_by = %(by)s WHERE id = %(id)s
 """
 
-_ANNOUNCE = sql(__file__, "announce", announce_expired=announce_expired("skip"))
+_ANNOUNCE = sql(__file__, "announce", announce_expired=announce_expired(known="skip"))
