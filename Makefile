@@ -22,10 +22,10 @@ help: ## list the targets
 install: $(INSTALLED) ## put everything, pinned and checked by hash, into .venv
 
 # Python compiles what it imports; pip would compile everything first, which takes a quarter of its time.
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements-dev.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make PYTHON=…")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-compile --require-hashes --requirement requirements-dev.lock
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	touch $@
 
@@ -51,9 +51,11 @@ check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/python -m tests.support.sql_lint
 	VIRTUAL_ENV="$$PWD/$(VENV)" $(BIN)/dg check defs
 
-lock: ## pin all dependencies anew, for every supported Python (needs uv)
-	$(COMPILE) --group dev pyproject.toml --output-file requirements.lock
-	$(COMPILE) --group benchmarks --constraint requirements.lock --output-file benchmarks/requirements.lock
+lock: ## pin what runs, what is developed with and what is measured, for every supported Python (needs uv)
+	$(COMPILE) --extra kubernetes --group dev pyproject.toml --output-file requirements-dev.lock
+	$(COMPILE) --constraint requirements-dev.lock pyproject.toml --output-file requirements.lock
+	$(COMPILE) --constraint requirements-dev.lock --extra kubernetes pyproject.toml --output-file deploy/kubernetes/requirements.lock
+	$(COMPILE) --constraint requirements-dev.lock --group benchmarks --output-file benchmarks/requirements.lock
 
 clean: ## remove .venv, caches and builds; the data in .ticketflow stays
 	rm -rf $(VENV) dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
