@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Engine, create_engine, text
 from sqlalchemy import event as events
+from sqlalchemy.exc import DBAPIError
 
 from tests.outbox.relay.world import (
     DELIVERED,
@@ -29,9 +31,10 @@ from tests.outbox.relay.world import (
 )
 from tests.support.alerted import told
 from tests.support.cuts import commits_unanswered
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.outbox.delivery import Commit, FencedError, Message, Outcome, Verdict
 from ticketflow_orch.outbox.delivery.configuration import Delivery
-from ticketflow_orch.outbox.relay import Backoff
+from ticketflow_orch.outbox.relay import Backoff, completer
 from ticketflow_orch.outbox.relay.executor import commit_of
 from ticketflow_orch.outbox.relay.fetch import Wanted, claim_oldest, give_back
 
@@ -185,6 +188,38 @@ def test_a_mail_whose_step_was_cut_goes_at_once(engine: Engine) -> None:
     assert run(engine, delivery(receiver, remembers=timedelta(0), limit=HOUR)).delivered == 1
     assert cut
     assert receiver.names == ["a"]
+
+
+def test_what_is_known_of_a_mail_outlasts_a_database_that_is_away_when_another_destination_gives_up(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Shorter than the database is away: nobody has asked this drain to stop.
+    monkeypatch.setattr(completer, "_WRITING_DOWN_AT_THE_END", 0.1)
+    back = threading.Timer(1.5, open_to_all, [engine, True])
+
+    def last_before_the_outage(_: Message) -> Outcome:
+        open_to_all(engine, False)
+        back.start()
+        return DELIVERED
+
+    add(engine, "a")
+    mail = delivery(Receiver(last_before_the_outage), remembers=timedelta(0), limit=HOUR)
+    with pytest.raises(DBAPIError):
+        run(engine, mail, budget=0.1)
+    back.join()
+    assert states(engine) == {"a": "DELIVERED"}
+
+
+def open_to_all(engine: Engine, is_open: bool) -> None:
+    """Let the database of `engine` take connections, or end those that it has and take no more."""
+    name = engine.url.database
+    elsewhere = connect_engine(engine.url.set(database="postgres"), "pytest outage", connections=1)
+    with elsewhere.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {is_open}"))
+        connection.execute(
+            text("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"), {"name": name}
+        )
+    elsewhere.dispose()
 
 
 @pytest.mark.parametrize("doubtful", [False, True])

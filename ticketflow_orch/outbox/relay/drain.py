@@ -137,13 +137,16 @@ def _run(pipeline: Pipeline) -> None:
         try:
             while not wait(running, timeout=_LOOK, return_when=FIRST_EXCEPTION).done >= set(running):
                 if any(one.done() and one.exception() for one in running):
+                    # Not `stop`: nobody waits for the others, who may know of attempts that are not written down yet.
+                    state.end()
                     break
                 if state.has_lost_to_retry() and not state.over():
                     retry_lost(pipeline, producers, pool)
+        except BaseException:
+            # Asked to stop while it waits: the producers give back what they have not begun.
+            state.stop.set()
+            raise
         finally:
-            # Asked to stop while it waits, or failed: the producers give back what they have not begun.
-            if not all(one.done() for one in running):
-                state.stop.set()
             for producer in producers:
                 producer.wake()
             if listener is not None:

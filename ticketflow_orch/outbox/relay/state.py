@@ -5,6 +5,7 @@ What they know of the database is in `knowledge`, what they were given in `confi
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -40,6 +41,10 @@ class DrainState:
         self._lost: set[Lost] = set()
         self._retried_at = -_BETWEEN_RETRIES
         self._lock = threading.Lock()
+
+    def end(self) -> None:
+        """Let the drain be over by now, as if its time were."""
+        self._until = -math.inf
 
     def over(self) -> bool:
         """Whether the drain is over."""
