@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from ticketflow_orch.db.errors import is_a
+from ticketflow_orch.db.hosts import split_hosts, with_hosts
+from ticketflow_orch.db.poolers import OPTION, open_session, unescaped
 from ticketflow_orch.errors import InvalidInput
 
 Result = TypeVar("Result")
@@ -52,6 +53,8 @@ _DURABLE = "synchronous_commit"
 # acknowledges what was sent, or answers when nothing is.
 _SILENCE = 60
 TCP = {
+    # For each of a URL's hosts: one that is gone answers nothing at all.
+    "connect_timeout": "10",
     "keepalives": "1",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -94,19 +97,25 @@ class SessionLimits:
 def parse_url(given: str, variable: str = "TICKETFLOW_DATABASE_URL") -> URL:
     """A Postgres URL from what was `given`, whatever driver it names; `variable` says in errors where it came from.
 
+    Several hosts may stand where psql or SQLAlchemy wants them. Of these the one that takes writes is meant.
+
     Raises:
         InvalidInput: not a URL, or not one of Postgres. The text itself is not repeated: it may hold a password.
     """
     example = "postgresql://user:password@host:5432/ticketflow"
     try:
-        url = make_url(given)
+        url = make_url(split_hosts(given))
     except (ArgumentError, ValueError):
         raise InvalidInput(f"{variable} is not a database URL; write it like {example}.") from None
     if url.get_backend_name() not in {"postgresql", "postgres"} or not url.database:
         raise InvalidInput(f"{variable} must name a Postgres database; write it like {example}.")
     if "@" in (url.host or ""):
         raise InvalidInput(f"{variable} has more than one @; write one that belongs to the password or role as %40.")
-    return url
+    try:
+        return with_hosts(url)
+    except ValueError as error:
+        several = "postgresql://user:password@db1:5432,db2:5432/ticketflow?target_session_attrs=read-write"
+        raise InvalidInput(f"{variable} names its hosts wrongly ({error}); write it like {several}.") from None
 
 
 def connect_engine(
@@ -142,11 +151,11 @@ def connect_engine(
             "application_name": application[:63],
             "options": options,
             "client_encoding": "UTF8",
-            "connect_timeout": 10,
             **{name: value for name, value in TCP.items() if name not in url.query},
         },
         execution_options={PATIENCE_OPTION: patience},
     )
+    event.listen(engine, "do_connect", open_session)
     event.listen(engine, "connect", _pin_reported)
     return engine
 
@@ -159,7 +168,7 @@ def session_faults(connection: Connection) -> tuple[str, ...]:
     driver = connection.connection.driver_connection
     given = driver.info.get_parameters().get("options", "") if isinstance(driver, psycopg.Connection) else ""
     # Of a name that is given twice the last counts.
-    asked = {name.lower(): _unescaped(value) for name, value in _OPTION.findall(given)}
+    asked = {name.lower(): unescaped(value) for name, value in OPTION.findall(given)}
     found = {row.name.lower(): row.setting for row in connection.exec_driver_sql(_SETTINGS)}
     swallowed = [
         f"{name} is {found[name]!r} in this session, though {value!r} was asked for: a pooler or a role has changed it"
@@ -235,10 +244,6 @@ def _escaped(value: str) -> str:
     return value.replace("\\", "\\\\").replace(" ", "\\ ")
 
 
-def _unescaped(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value)
-
-
 def _plain(value: str) -> str:
     return value.replace(" ", "").lower()
 
@@ -249,8 +254,6 @@ def refuse_swallowed_error(connection: Connection) -> None:
     if isinstance(driver, psycopg.Connection) and driver.info.transaction_status == TransactionStatus.INERROR:
         raise SwallowedError("a statement failed inside this transaction and the error was swallowed")
 
-
-_OPTION = re.compile(r"-c\s*([A-Za-z_.]+)=((?:\\.|[^\\\s])*)")
 
 # Timeouts in milliseconds, as they are asked for.
 _SETTINGS = "SELECT name, setting FROM pg_settings"

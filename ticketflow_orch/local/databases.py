@@ -17,6 +17,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.db.engine import TCP, connect_engine, parse_url
+from ticketflow_orch.db.hosts import hosts_of
 from ticketflow_orch.errors import Conflict, InvalidInput, PreconditionFailed, TicketflowError, Unavailable
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.settings import Settings
@@ -61,7 +62,7 @@ def resolve(settings: Settings) -> Databases:
         raise InvalidInput(f"{OURS} is set but {DAGSTERS} is not; set it to a second database, for Dagster's storage.")
     given = _with_driver(parse_url(settings.database_url.get_secret_value(), OURS), "psycopg")
     dagster = _with_driver(parse_url(settings.dagster_database_url.get_secret_value(), DAGSTERS), "psycopg2")
-    if _address(given) == _address(dagster):
+    if given.database == dagster.database and not set(hosts_of(given)).isdisjoint(hosts_of(dagster)):
         raise InvalidInput(f"{OURS} and {DAGSTERS} both name {_place(given)}; each needs a database of its own.")
     # What we hand to child processes and print for shells names the embedded server outright; it stays ours to run.
     if (given, dagster) == (ours, dagsters):
@@ -150,9 +151,10 @@ def fault(url: URL, variable: str) -> TicketflowError | None:
         with engine.connect() as connection:
             version = int(connection.exec_driver_sql("SHOW server_version_num").scalar_one()) // 10_000
     except DBAPIError as error:
-        return Unavailable(
-            f"No connection to {_place(url)} ({_reason(error)}); start that server or correct {variable}."
-        )
+        reason = _reason(error)
+        return Unavailable(f"No connection to {_place(url)} ({reason}); {_fix(reason, variable)}.")
+    except TicketflowError as error:
+        return error
     finally:
         engine.dispose()
     if version < MINIMUM_POSTGRES:
@@ -259,30 +261,42 @@ def _with_driver(url: URL, driver: str) -> URL:
 
 
 def _giving_up_silence(url: URL) -> URL:
-    """`url` with the keepalives that our own sessions have: Dagster opens its sessions by nothing but its URL.
+    """`url` with the time limits that our own sessions have: Dagster opens its sessions by nothing but its URL.
 
     Its host may stand among the options, or in the environment; a socket needs none.
     """
     missing = {name: value for name, value in TCP.items() if name not in url.query}
-    is_socket = str(url.host or url.query.get("host", "")).startswith(("/", "@"))
+    is_socket = all(host.name.startswith(("/", "@")) for host in hosts_of(url))
     return url if is_socket else url.update_query_dict(missing)
 
 
-def _address(url: URL) -> tuple[object, ...]:
-    return url.host, url.port or 5432, url.database, url.query
-
-
 def _place(url: URL) -> str:
-    """The database, role and server of `url` in words, never its password."""
-    host = url.host or str(url.query.get("host", "the default host"))
+    """The database, role and servers of `url` in words, never its password."""
     role = f" as {url.username!r}" if url.username else ""
-    return f"database {url.database!r}{role} on {host}{f':{url.port}' if url.port else ''}"
+    return f"database {url.database!r}{role} on {' or '.join(map(str, hosts_of(url)))}"
 
 
 def _reason(error: DBAPIError) -> str:
-    # libpq says "connection to server at … failed: FATAL:  reason", then hints on further lines.
-    line = str(error.orig).splitlines()[0]
+    # libpq says "connection to server at … failed: FATAL:  reason", then hints on further lines. Of several hosts each
+    # has a line of its own, which begins with a dash.
+    lines = str(error.orig).splitlines()
+    each = dict.fromkeys(_bare(line) for line in lines if line.startswith("- "))
+    return ", ".join(each) if each else _bare(lines[0])
+
+
+def _bare(line: str) -> str:
     return line.rsplit("failed: ", 1)[-1].removeprefix("FATAL:").strip().rstrip(".")
+
+
+def _fix(reason: str, variable: str) -> str:
+    """What to do where no connection could be had for `reason`."""
+    if "certificate" in reason or "SSL" in reason:
+        return f"correct the server's certificate, or the host, sslmode and sslrootcert of {variable}"
+    if "startup parameter" in reason:
+        return "let the pooler ignore it (ignore_startup_parameters = options), then we set it by ourselves"
+    if "read-only" in reason or "hot standby" in reason:
+        return f"promote one that follows, or name the primary in {variable}"
+    return f"start that server or correct {variable}"
 
 
 _NAMED_SO = "SELECT count(*) FROM pg_database WHERE datname = %(name)s::name"
