@@ -19,6 +19,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from ticketflow_orch.cli.dagster_state import daemon, paused_pools
+from ticketflow_orch.cli.database_servers import examine_servers
 from ticketflow_orch.cli.findings import Finding, State
 from ticketflow_orch.dagster_host.instance import (
     POOLS,
@@ -64,6 +65,7 @@ def examine(settings: Settings) -> Iterator[Finding]:
     yield disk(settings, databases)
     yield _code_location()
     yield _server(databases)
+    yield from examine_servers(databases)
     if databases.embedded is not None and not databases.embedded.is_running():
         return
     schema = list(_schema(databases))

@@ -77,8 +77,10 @@ def examine(settings: Settings, longest: float | None = None) -> Iterator[str]:
     ours = Asked(lambda: _ours(databases, settings, is_usable))
     dagsters = Asked(lambda: _dagsters(databases, settings, partial(_has_answered, ours, is_usable, deadline - _LAST)))
     host = Asked(lambda: _host(databases, settings))
+    servers = Asked(lambda: _servers(databases))
     for asked, silent in (
         (ours, "database: it accepts connections and does not answer"),
+        (servers, "servers: one of several accepts connections and does not answer"),
         (dagsters, "dagster: its database accepts connections and does not answer"),
         (host, "disk: its files do not answer"),
     ):
@@ -124,6 +126,20 @@ def _host(databases: Databases, settings: Settings) -> Iterator[str]:
     finding = disk(settings, databases)
     if finding.state != State.OK:
         yield f"disk: {finding.detail}; {finding.fix}."
+
+
+def _servers(databases: Databases) -> Iterator[str]:
+    """What is wrong with the servers of a URL that names several."""
+    from ticketflow_orch.cli.database_servers import standing
+    from ticketflow_orch.cli.findings import State
+    from ticketflow_orch.db.hosts import hosts_of
+    from ticketflow_orch.local.servers import servers
+
+    for url, subject in ((databases.ticketflow, "servers"), (databases.dagster, "dagster servers")):
+        # One alone is asked by those who need it.
+        for finding in standing(servers(url), subject) if len(hosts_of(url)) > 1 else ():
+            if finding.state != State.OK:
+                yield f"{subject}: {finding.detail}; {finding.fix}."
 
 
 def _answered(lines: Iterator[str]) -> Iterator[str]:

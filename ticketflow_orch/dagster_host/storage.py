@@ -64,7 +64,9 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> PooledPostgresStorage:
         """The storage that `config_value` names, in the terms of Dagster's `storage: postgres`."""
-        url = pg_url_from_config(config_value)
+        from ticketflow_orch.local.databases import storage_url
+
+        url = storage_url(pg_url_from_config(config_value)).render_as_string(hide_password=False)
         creates = config_value.get("should_autocreate_tables", True)
         tokens = get_token_provider_from_config(config_value)
         storage = cls(url, creates, inst_data, tokens)

@@ -35,16 +35,20 @@ def open_session(dialect: Dialect, record: object, arguments: list[Any], options
     """
     del record
     session = cast("psycopg.Connection", dialect.connect(*arguments, **options))
-    place = (session.info.host, session.info.port, session.info.dbname)
-    if place not in _POOLED:
-        pooled = session.info.backend_pid != _process(session)
-        if pooled:
-            _require_sessions(session, place)
-            session.close()
-            session = cast("psycopg.Connection", dialect.connect(*arguments, **options))
-        _POOLED[place] = pooled
-    if _POOLED[place]:
-        _set(session, str(options.get("options", "")))
+    try:
+        place = (session.info.host, session.info.port, session.info.dbname)
+        if place not in _POOLED:
+            pooled = session.info.backend_pid != _process(session)
+            if pooled:
+                _require_sessions(session, place)
+                session.close()
+                session = cast("psycopg.Connection", dialect.connect(*arguments, **options))
+            _POOLED[place] = pooled
+        if _POOLED[place]:
+            _set(session, str(options.get("options", "")))
+    except BaseException:
+        session.close()
+        raise
     return session
 
 
@@ -76,7 +80,6 @@ def _require_sessions(session: psycopg.Connection, place: tuple[str, int, str]) 
             select.select([session.fileno()], [], [], _PATIENCE)
             if _process(session) != first:
                 host, port, database = place
-                session.close()
                 raise PreconditionFailed(
                     f"The pooler at {host}:{port} lends a connection for a transaction at a time, which drops the "
                     f"limits on statements and locks; set pool_mode = session for database {database!r}, or name the "

@@ -151,8 +151,8 @@ def fault(url: URL, variable: str) -> TicketflowError | None:
         with engine.connect() as connection:
             version = int(connection.exec_driver_sql("SHOW server_version_num").scalar_one()) // 10_000
     except DBAPIError as error:
-        reason = _reason(error)
-        return Unavailable(f"No connection to {_place(url)} ({reason}); {_fix(reason, variable)}.")
+        why = reason(error)
+        return Unavailable(f"No connection to {_place(url)} ({why}); {_fix(why, variable)}.")
     except TicketflowError as error:
         return error
     finally:
@@ -206,7 +206,7 @@ def _is_made(url: URL) -> bool:
                 # Somebody else was quicker when it is there after all.
                 if not connection.exec_driver_sql(_NAMED_SO, {"name": url.database}).scalar_one():
                     raise PreconditionFailed(
-                        f"{_place(url)} does not exist and could not be created ({_reason(error)}); "
+                        f"{_place(url)} does not exist and could not be created ({reason(error)}); "
                         f"have CREATE DATABASE {name} run by a role that may."
                     ) from None
             return True
@@ -260,6 +260,15 @@ def _with_driver(url: URL, driver: str) -> URL:
     return url.set(drivername=f"postgresql+{driver}")
 
 
+def storage_url(given: str) -> URL:
+    """The URL of Dagster's storage as its driver takes it, whatever its hosts are written like.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    return _giving_up_silence(_with_driver(parse_url(given, DAGSTERS), "psycopg2"))
+
+
 def _giving_up_silence(url: URL) -> URL:
     """`url` with the time limits that our own sessions have: Dagster opens its sessions by nothing but its URL.
 
@@ -276,7 +285,8 @@ def _place(url: URL) -> str:
     return f"database {url.database!r}{role} on {' or '.join(map(str, hosts_of(url)))}"
 
 
-def _reason(error: DBAPIError) -> str:
+def reason(error: DBAPIError) -> str:
+    """Why there was no connection, in libpq's words."""
     # libpq says "connection to server at … failed: FATAL:  reason", then hints on further lines. Of several hosts each
     # has a line of its own, which begins with a dash.
     lines = str(error.orig).splitlines()
@@ -288,13 +298,12 @@ def _bare(line: str) -> str:
     return line.rsplit("failed: ", 1)[-1].removeprefix("FATAL:").strip().rstrip(".")
 
 
-def _fix(reason: str, variable: str) -> str:
-    """What to do where no connection could be had for `reason`."""
-    if "certificate" in reason or "SSL" in reason:
+def _fix(why: str, variable: str) -> str:
+    if "certificate" in why or "SSL" in why:
         return f"correct the server's certificate, or the host, sslmode and sslrootcert of {variable}"
-    if "startup parameter" in reason:
+    if "startup parameter" in why:
         return "let the pooler ignore it (ignore_startup_parameters = options), then we set it by ourselves"
-    if "read-only" in reason or "hot standby" in reason:
+    if "read-only" in why or "hot standby" in why:
         return f"promote one that follows, or name the primary in {variable}"
     return f"start that server or correct {variable}"
 
