@@ -5,17 +5,14 @@ Receivers tell what they have by ids alone, so what is the same thing must have 
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
 from tests.conftest import fresh_database
 from tests.support.payable import MARCH, NOW, request, rows
@@ -25,10 +22,10 @@ from tests.support.provider_by_hand import recorded
 from tests.support.restoring import LATER, NAMES, OWED, backup, health, owe
 from tests.support.rows import add_organization
 from tests.support.sql_statements import execute
+from tests.support.standbys import cut_off, programs, standby, until
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.installation import require_agreement
 from ticketflow_orch.errors import TicketflowError
-from ticketflow_orch.local import postgres_places
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.payouts import actions
 from ticketflow_orch.payouts.actions import Selection
@@ -158,14 +155,6 @@ def test_another_installation_asks_under_ids_of_its_own(
 # --- Dumps and standbys
 
 
-def programs(server: EmbeddedServer) -> Path:
-    """The folder of the server's own programs."""
-    found = server.binaries or postgres_places.programs()
-    if not (found / "pg_dump").exists():
-        pytest.skip(f"no pg_dump in {found}")
-    return found
-
-
 @pytest.mark.every_server
 def test_a_dump_that_is_restored_elsewhere_pays_nobody_again(
     server: EmbeddedServer, engine: Engine, provider: Provider, tmp_path: Path
@@ -185,37 +174,6 @@ def test_a_dump_that_is_restored_elsewhere_pays_nobody_again(
     assert provider.paid == OWED
 
 
-@contextmanager
-def standby(server: EmbeddedServer, folder: Path) -> Iterator[EmbeddedServer]:
-    """A running standby of `server` that has its own folder."""
-    standby = EmbeddedServer(folder, server.binaries, server.parameters)
-    folder.mkdir()
-    command: list[str | Path] = [
-        programs(server) / "pg_basebackup", "-D", standby.data, "-R", "-X", "stream", "-c", "fast", "--no-sync",
-        "-U", "postgres", "-h", server.socket_directory, "-p", "5432",
-    ]  # fmt: skip
-    subprocess.run(command, check=True)
-    account = postgres_places.account()
-    if account is not None:
-        for path in (standby.data, *standby.data.rglob("*")):
-            os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
-    (standby.data / "postmaster.pid").unlink(missing_ok=True)
-    try:
-        standby.start()
-        yield standby
-    finally:
-        standby.remove()
-
-
-def until(engine: Engine, question: str) -> None:
-    """Wait until the database says yes."""
-    for _ in range(600):
-        if rows(engine, question) == [(True,)]:
-            return
-        time.sleep(0.05)
-    pytest.fail(f"it never came: {question}")
-
-
 def test_a_standby_that_lost_the_last_seconds_pays_nobody_again(
     server: EmbeddedServer, engine: Engine, provider: Provider, tmp_path: Path, scratch: Path
 ) -> None:
@@ -225,10 +183,7 @@ def test_a_standby_that_lost_the_last_seconds_pays_nobody_again(
         following = connect_engine(behind.url(str(engine.url.database)), "standby", connections=10)
         [(written,)] = rows(engine, "SELECT CAST(pg_current_wal_lsn() AS text)")
         until(following, f"SELECT pg_last_wal_replay_lsn() >= CAST('{written}' AS pg_lsn)")
-        with following.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            connection.execute(text("ALTER SYSTEM SET primary_conninfo = ''"))
-            connection.execute(text("SELECT pg_reload_conf()"))
-        until(following, "SELECT count(*) = 0 FROM pg_stat_wal_receiver")
+        cut_off(following)
         # The seconds that are lost: new organizations, and all that was paid.
         add_organization(engine, external_ref="lost")
         ask_and_pay(engine, provider, tmp_path / "a")
