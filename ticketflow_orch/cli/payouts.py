@@ -96,6 +96,41 @@ def show(reference: Reference, *, as_json: AsJson = False) -> None:
     plain_table(("", ""), [line for line in _lines(found) if line[1]])
 
 
+@app.command("compare")
+def compare(
+    file: Annotated[
+        typer.FileText,
+        typer.Argument(metavar="FILE", encoding="utf-8", help="A JSON object a line; - for the standard input."),
+    ],
+    *,
+    complete: Annotated[
+        str | None, typer.Option(metavar="YYYY-MM", help="Also name what the list lacks of this month.")
+    ] = None,
+) -> None:
+    """Name where a provider's list of payments and our payouts do not agree, as after a restore or a promotion.
+
+    Changes nothing. Exit code 1 when there is anything.
+    """
+    from ticketflow_orch.cli.exit_codes import FAILED
+    from ticketflow_orch.cli.session import database
+    from ticketflow_orch.cli.terminal import plain_table
+    from ticketflow_orch.months import Month
+    from ticketflow_orch.payouts import comparing
+
+    listed = list(comparing.read_listed(file))
+    month = None if complete is None else Month.parse(complete)
+    with database("payouts compare") as engine, engine.connect() as connection:
+        found = list(comparing.compare(connection, listed, month))
+    if not found:
+        typer.echo(f"The {len(listed):,} payments of the list are as they are here.")
+        return
+    plain_table(
+        ("month", "organization", "reference", "what"),
+        ((str(one.month or ""), one.organization, str(one.reference), one.what) for one in found),
+    )
+    raise typer.Exit(FAILED)
+
+
 @app.command("from")
 def from_(
     month: Annotated[str | None, typer.Argument(metavar="[YYYY-MM]", help="The first month that is paid.")] = None,
