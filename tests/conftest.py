@@ -82,6 +82,8 @@ def pytest_report_header() -> str:
         "Chromium": installed() is None,
         "libfaketime": FAKETIME is None,
         "LibreOffice": shutil.which("soffice") is None,
+        "PgBouncer": not Path("/usr/sbin/pgbouncer").exists(),
+        "nginx": not Path("/usr/sbin/nginx").exists(),
         "DuckDB": find_spec("duckdb") is None,
         "leave to drop packets": not can_cut(),
         "leave to mount a disk": not can_mount(),

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.books import fill, read_books
 from tests.conftest import DEBIAN_15, SERVERS
+from tests.payouts.test_comparing import books, differences
 from tests.support.payable import close_with, request, rows
 from tests.support.payments import IMPATIENT, SECRET
 from tests.support.provider import Provider
@@ -277,12 +278,17 @@ def test_nobody_is_paid_twice_and_work_goes_on_where_a_primary_dies_under_load(
 def repeated_once(work: Work, provider: Provider, mails: SmtpServer, *, loses: bool) -> None:
     """What is done again after a promotion is the same thing to everybody, by the books of those who got it."""
     engine = work.engine
+    if loses:
+        named = differences(engine, books(provider))
+        assert named
+        assert all(one.what.startswith("confirmed there and ") for one in named)
     # What is repeated asks for the same under the same names.
     for month in (JANUARY, FEBRUARY):
         request(engine, month)
     remind(engine)
     assert becomes(lambda: delivered(work))
     assert provider.paid == owed()
+    assert differences(engine, books(provider), FEBRUARY) == []
     assert rows(engine, "SELECT state, count(*) FROM payout GROUP BY 1") == [("CONFIRMED", 2 * PAID)]
     known = {(entry.reference, entry.provider_ref) for entry in provider.entries}
     assert {(str(one), ref) for one, ref in rows(engine, "SELECT public_id, provider_ref FROM payout")} == known

@@ -10,7 +10,7 @@ WHERE relnamespace = 'public'::regnamespace AND relkind = 'r' AND relname <> 'al
 -- not there, as a foreign key whose own triggers are switched off. Row security and rules would hide or turn what
 -- statements mean, a child table would add rows that no guard has seen, and events go in the order of their ids. What
 -- runs with its owner's rights needs those of the outbox's owner; and who may execute it could lend them to a table of
--- their own.
+-- their own. A dump leaves out brackets of triggers' conditions, so they do not count.
 WITH relation AS MATERIALIZED ({relation})
 SELECT name, left(encode(sha256(convert_to(definition, 'UTF8')), 'hex'), 12) AS digest FROM (
     SELECT 'table ' || relname AS name, concat_ws(',', relpersistence, relrowsecurity, relhasrules,
@@ -37,7 +37,7 @@ SELECT name, left(encode(sha256(convert_to(definition, 'UTF8')), 'hex'), 12) AS 
     WHERE indisvalid AND indisready AND NOT EXISTS (
         SELECT FROM pg_constraint WHERE conindid = indexrelid AND contype IN ('p', 'u', 'x'))
     UNION ALL
-    SELECT 'trigger ' || relname || '.' || tgname, pg_get_triggerdef(pg_trigger.oid)
+    SELECT 'trigger ' || relname || '.' || tgname, translate(pg_get_triggerdef(pg_trigger.oid), '()', '')
     FROM pg_trigger JOIN relation ON relation.oid = tgrelid WHERE NOT tgisinternal AND tgenabled IN ('O', 'A')
     UNION ALL
     SELECT 'sequence ' || relname, concat_ws(',', seqtypid::regtype, seqincrement, seqcache, seqcycle)
