@@ -32,6 +32,11 @@ class SettlementConfig(dg.Config):
     writer_wait: float = Field(
         settings().writer_wait, description="Seconds to wait for transactions that are writing movements."
     )
+    shards: int = Field(
+        1,
+        description="Runs that share the month: while this one has chunks to spare, further runs are started that take "
+        "some of them, each with as many workers.",
+    )
     full: bool = Field(
         False, description="Recompute every organization, closed months included, not only those that can have changed."
     )

@@ -25,6 +25,7 @@ from ticketflow_orch.settlement.queries import (
     month_totals,
     top_organizations,
 )
+from ticketflow_orch.settlement.shards import Hand
 
 # Shared by the currencies of a month, of which each has three at least.
 TOP_ROWS = 12
@@ -70,6 +71,8 @@ def settlement_metadata(connection: Connection, result: SettlementResult) -> dic
     if totals:
         top = top_organizations(connection, result.month, result.month, limit=max(3, TOP_ROWS // len(totals)))
         metadata["top organizations"] = table(_TOP, top)
+    if result.hands:
+        metadata["who did what"] = table(HANDS, result.hands)
     metadata |= {
         "organizations": sum(total.organizations for total in totals),
         "rows new": result.rows_new,
@@ -152,6 +155,12 @@ _TOP: tuple[Column[TopOrganization], ...] = (
     Column("organization", lambda top: top.name),
     *amounts("net", "captures", "refunds"),
     Column("reference", lambda top: top.external_ref),
+)
+HANDS: tuple[Column[Hand], ...] = (
+    Column("run", lambda hand: hand.run_id),
+    Column("worker", lambda hand: hand.worker),
+    *counts("chunks", "organizations"),
+    Column("seconds", lambda hand: f"{hand.seconds:.1f}", "amount"),
 )
 _PARKED: tuple[Column[ParkedOrganization], ...] = (
     Column("organization", lambda parked: parked.external_ref),

@@ -21,6 +21,7 @@ from ticketflow_orch.jobs.intervals import (
     REDRIVE_OUTBOX,
     RELAY_OUTBOX,
     SEND_REMINDERS,
+    SETTLEMENT_SHARD,
 )
 from ticketflow_orch.monitoring.retention import STEPS, RetentionRules
 from ticketflow_orch.settings import settings
@@ -30,7 +31,16 @@ MINUTE_OPS = (EXPIRE_RESERVATIONS.name, SEND_REMINDERS.name)
 # Runs of all other jobs stay: those that materialize a month are how the UI knows that it is settled.
 PRUNED_JOBS = tuple(
     job.dagster_name
-    for job in (CLOSE_EVENTS, EXPIRE_RESERVATIONS, SEND_REMINDERS, HOUSEKEEPING, AUDIT, RELAY_OUTBOX, REDRIVE_OUTBOX)
+    for job in (
+        CLOSE_EVENTS,
+        EXPIRE_RESERVATIONS,
+        SEND_REMINDERS,
+        HOUSEKEEPING,
+        AUDIT,
+        RELAY_OUTBOX,
+        SETTLEMENT_SHARD,
+        REDRIVE_OUTBOX,
+    )
 )
 
 

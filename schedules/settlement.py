@@ -4,6 +4,9 @@ Dagster never catches up a tick that it missed, so the schedule asks the databas
 that yesterday's tick ran.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from assets import SETTLEMENT_CHECKS, monthly_settlement
@@ -15,6 +18,7 @@ from ticketflow_orch.jobs.intervals import MONTHLY_SETTLEMENT
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import due_months, late_months
+from ticketflow_orch.settlement.shards import runs_by_size
 
 monthly_settlement_job = dg.define_asset_job(
     MONTHLY_SETTLEMENT.dagster_name,
@@ -43,6 +47,7 @@ def settlement_schedule(
     with database.engine("settlement_schedule") as engine, engine.connect() as connection:
         first_month = read_installation(connection).first_month
         due = sorted({*late_months(connection), *due_months(connection, tick, first_month)})
+        shards = runs_by_size(connection, settings().shard_above, settings().max_shards) if due else 1
     if not due:
         return dg.SkipReason("Every month that is over is settled, and nothing came late.")
     waiting = [month for month in due if not is_in_a_run(context.instance, month)]
@@ -52,10 +57,22 @@ def settlement_schedule(
         dg.RunRequest(
             partition_key=str(month),
             run_key=str(month),
+            run_config=shared_by(shards),
             tags=window_tags(tick),
         )
         for month in waiting
     ]
+
+
+def shared_by(shards: int) -> dict[str, Any]:
+    """The configuration of a settlement that so many runs share; its own default where that is one."""
+    return {"ops": {monthly_settlement.op.name: {"config": {"shards": shards}}}} if shards > 1 else {}
+
+
+def settlement_options(run: dg.DagsterRun) -> Mapping[str, Any]:
+    """What a run of the settlement was configured with; what it leaves to defaults is not there."""
+    configured: Any = run.run_config
+    return configured.get("ops", {}).get(monthly_settlement.op.name, {}).get("config") or {}
 
 
 def is_in_a_run(instance: dg.DagsterInstance, month: Month) -> bool:

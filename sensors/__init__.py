@@ -1,6 +1,7 @@
-"""What happens on a condition: the relay when an event is due, alerts when something is wrong, and shown figures.
+"""What happens on a condition: the relay when an event is due, further runs of a large month, alerts, shown figures.
 
-They only translate, as schedules do. None but the relay starts a run: what they find goes to the outbox or the catalog.
+They only translate, as schedules do. None but the first two start a run: what others find goes to the outbox or the
+catalog.
 """
 
 from sensors.alerts_watch import alerts_watch
@@ -11,6 +12,7 @@ from sensors.failed_runs import failed_runs
 from sensors.missed_windows import missed_windows
 from sensors.outbox_relay import outbox_relay, redrive_outbox_job, relay_outbox_job
 from sensors.outbox_watch import outbox_watch
+from sensors.settlement_shards import settlement_shard_job, settlement_shards
 from sensors.stale_claims import stale_claims
 
 SENSORS = [
@@ -22,6 +24,7 @@ SENSORS = [
     missed_windows,
     outbox_relay,
     outbox_watch,
+    settlement_shards,
     stale_claims,
 ]
 
@@ -37,5 +40,7 @@ __all__ = [
     "outbox_watch",
     "redrive_outbox_job",
     "relay_outbox_job",
+    "settlement_shard_job",
+    "settlement_shards",
     "stale_claims",
 ]

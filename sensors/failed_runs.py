@@ -12,6 +12,7 @@ from itertools import islice
 import dagster as dg
 
 from resources import ClockResource, DatabaseResource, OutboxResource
+from schedules.settlement import settles
 from sensors.alerting import alert
 from ticketflow_orch.clock import parse_instant
 from ticketflow_orch.dagster_host.dagster_internals import (
@@ -21,7 +22,7 @@ from ticketflow_orch.dagster_host.dagster_internals import (
     WILL_RETRY_TAG,
 )
 from ticketflow_orch.db.engine import transaction
-from ticketflow_orch.jobs.firings import PARTITION, PARTITION_RANGE, SCHEDULED_FOR, partition_in
+from ticketflow_orch.jobs.firings import PARTITION, PARTITION_RANGE, SCHEDULED_FOR, SHARED_MONTH, partition_in
 from ticketflow_orch.jobs.intervals import JOBS, job_of
 from ticketflow_orch.months import Month, months_between
 from ticketflow_orch.outbox.alerts import CAUSE_GONE, Alert, Severity, Standing, resolve, standing
@@ -138,8 +139,14 @@ def made_up_for(instance: dg.DagsterInstance, open_: Sequence[Standing]) -> list
 
 
 def is_made_up_for(instance: dg.DagsterInstance, failed: dg.RunRecord) -> bool:
-    """Whether runs that were created later did the same work, for all of its partitions, and succeeded."""
+    """Whether runs that were created later did the same work, for all of its partitions, and succeeded.
+
+    What a further run of a month's settlement left is done when the month is: the run that leads it began before.
+    """
     run = failed.dagster_run
+    if SHARED_MONTH in run.tags:
+        led = dg.RunsFilter(tags={PARTITION: run.tags[SHARED_MONTH]}, updated_after=failed.create_timestamp)
+        return any(settles(one) and one.is_success for one in instance.get_runs(led))
     did, left = False, _partitions(run)
     for name in dict.fromkeys((run.job_name, _OF_THE_UI)):
         for later in _succeeded(instance, name, failed.create_timestamp):

@@ -47,7 +47,7 @@ from schedules import (
     send_reminders_job,
     statements_job,
 )
-from sensors import SENSORS, redrive_outbox_job, relay_outbox_job
+from sensors import SENSORS, redrive_outbox_job, relay_outbox_job, settlement_shard_job
 from ticketflow_orch.settings import settings
 
 
@@ -69,6 +69,7 @@ def build_definitions(resources: Mapping[str, Any] | None = None) -> dg.Definiti
             send_reminders_job,
             housekeeping_job,
             relay_outbox_job,
+            settlement_shard_job,
             redrive_outbox_job,
         ],
         schedules=SCHEDULES,

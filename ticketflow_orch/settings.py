@@ -109,11 +109,13 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "chunk_pause": (0, 3600),
     "workers": (1, 32),
     "writer_wait": (0.001, 86_400),
+    "shards": (1, 32),
 }
 ChunkSize = Annotated[int, Field(ge=BOUNDS["chunk_size"][0], le=BOUNDS["chunk_size"][1])]
 ChunkPause = Annotated[float, Field(ge=BOUNDS["chunk_pause"][0], le=BOUNDS["chunk_pause"][1])]
 Workers = Annotated[int, Field(ge=BOUNDS["workers"][0], le=BOUNDS["workers"][1])]
 WriterWait = Annotated[float, Field(ge=BOUNDS["writer_wait"][0], le=BOUNDS["writer_wait"][1])]
+Shards = Annotated[int, Field(ge=BOUNDS["shards"][0], le=BOUNDS["shards"][1])]
 # The kind is part of keys, between colons.
 Kind = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,40}$")]
 
@@ -147,6 +149,13 @@ class Settings(BaseSettings):
         60,
         description="Seconds a settlement waits for transactions that were writing movements at its cutoff.",
     )
+    shard_above: int = Field(
+        1_000_000,
+        ge=1,
+        le=1_000_000_000,
+        description="Organizations per run above which the settlement's schedule lets further runs share a month.",
+    )
+    max_shards: Shards = Field(1, description="Runs that share a month at most, where its schedule decides by size.")
     parked_limit: int = Field(100, ge=0, le=1_000_000, description="Organizations a pass may park before it gives up.")
     auto_close: bool = Field(
         True, description="Whether the schedule closes settled months whose checks are green; else people do."

@@ -1,4 +1,7 @@
-"""Processes that settle March, to be killed, frozen or raced; each says in the end what it found when it returned."""
+"""Processes that settle March, to be killed, frozen or raced; each says in the end what it found when it returned.
+
+And those that help one of them, as the further runs of a month do.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from tests.chaos.process import ForkedProcess
 from tests.support.settled import MARCH, settle
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.periods.state import period_state
+from ticketflow_orch.settlement.shards import join
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,3 +78,25 @@ def _settle(
     result = settle(engine, **options)
     with engine.connect() as connection:
         return result.joined, period_state(connection, MARCH)
+
+
+class Helper(ForkedProcess):
+    """A process that joins the first pass of March on `go`; with a `place`, it kills itself there."""
+
+    def __init__(self, url: URL, *, place: Place | None = None, workers: int = 1, pause: float = 0) -> None:
+        super().__init__(_help, url, place, workers, pause)
+
+    def ended(self) -> tuple[int, int, str]:
+        """Wait for the end: the exit status, how many chunks it did, and what it says of that."""
+        status, seen, complaint = self.outcome()
+        chunks, said = seen or (0, complaint)
+        return status, chunks, said
+
+
+def _help(wait: Callable[[], None], url: URL, place: Place | None, workers: int, pause: float) -> tuple[int, str]:
+    engine = connect_engine(url, f"helper {os.getpid()}", connections=workers + 2)
+    if place:
+        at(engine, place, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGKILL))
+    wait()
+    shared = join(engine, MARCH, 1, run_id=f"helper {os.getpid()}", workers=workers, pause=pause)
+    return shared.chunks, shared.summary

@@ -25,7 +25,7 @@ from ticketflow_orch.db.migrate import migrate, require_current_schema
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.local.postgres import EmbeddedServer
 
-HEAD = "0028"
+HEAD = "0029"
 
 
 @pytest.fixture

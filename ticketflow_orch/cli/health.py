@@ -247,6 +247,7 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
             yield from standing_still(instance, is_daemon_alive=alive, daemon_since=daemon_since(instance))
             yield from _missed_windows(engine, instance, settings)
             yield from _failed_runs(engine, instance)
+            yield from _waiting_shards(instance)
             yield from _red_checks(instance)
 
 
@@ -266,6 +267,15 @@ def _missed_windows(engine: Engine, instance: DagsterInstance, settings: Setting
     for window in missed:
         which = f"{window.scheduled_for.isoformat(timespec='seconds')} {window.partition or ''}".strip()
         yield f"{window.job}: the window {which} was never started; the next one makes up for it, or launch the job."
+
+
+def _waiting_shards(instance: DagsterInstance) -> Iterator[str]:
+    """Months that are to be settled by several runs, and are not."""
+    from datetime import UTC, datetime
+
+    from sensors.settlement_shards import waiting_shards
+
+    yield from waiting_shards(instance, datetime.now(UTC))
 
 
 def _red_checks(instance: DagsterInstance) -> Iterator[str]:

@@ -22,6 +22,8 @@ from ticketflow_orch.outbox.alerts import Alert
 
 # Set by every schedule on the runs it requests: the tick's own tag is hidden. Retries and re-executions inherit it.
 SCHEDULED_FOR = "ticketflow/scheduled_for"
+# Which pass of which month a further run of its settlement works on, and the how manieth run of it that is.
+SHARED_MONTH, SHARED_PASS, SHARD = "ticketflow/month", "ticketflow/pass", "ticketflow/shard"
 # Dagster's own tags, which the business knows by their names alone.
 PARENT_RUN = "dagster/parent_run_id"
 ROOT_RUN = "dagster/root_run_id"

@@ -66,8 +66,10 @@ EXPIRE_RESERVATIONS = ScheduledJob(
     "expire_reservations", pool="expire_reservations", cron="* * * * *", interval=_MINUTE
 )
 SEND_REMINDERS = ScheduledJob("send_reminders", pool="send_reminders", cron="*/15 * * * *", interval=15 * _MINUTE)
-# Started by a sensor.
+# Started by sensors.
 RELAY_OUTBOX = Job("relay_outbox", pool="relay_outbox")
+# A further run of a month's settlement, beside the one that leads it.
+SETTLEMENT_SHARD = Job("settlement_shard", pool="settlement_shards")
 # Started by hand.
 REDRIVE_OUTBOX = Job("redrive_outbox")
 
@@ -82,6 +84,7 @@ JOBS = (
     EXPIRE_RESERVATIONS,
     SEND_REMINDERS,
     RELAY_OUTBOX,
+    SETTLEMENT_SHARD,
     REDRIVE_OUTBOX,
 )
 # Those whose work is found by what is due in the database, so that its age is known at any time.

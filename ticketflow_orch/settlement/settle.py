@@ -33,6 +33,7 @@ from ticketflow_orch.settlement.passes import (
 )
 from ticketflow_orch.settlement.posting import Pass
 from ticketflow_orch.settlement.queries import ParkedOrganization, work_done
+from ticketflow_orch.settlement.shards import Hand, hands, others_helped
 from ticketflow_orch.settlement.worker import Drain
 
 # A run joins the pass that it finds running, and then sees to one that began after itself; more than that takes other
@@ -61,7 +62,7 @@ class SettlementResult:
 
     `joined`: one of them was begun by another run. Rows: settlement rows written, adjustments written, and of the rows
     looked at those found as they should be. `seconds`: this run's wall time. `settlement` is None where nothing may be
-    posted any more: the month, or a later one, is closed or being closed.
+    posted any more: the month, or a later one, is closed or being closed. `hands`: who did what, where others helped.
     """
 
     month: Month
@@ -74,6 +75,7 @@ class SettlementResult:
     parked: tuple[ParkedOrganization, ...]
     workers: int
     seconds: float
+    hands: tuple[Hand, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -140,6 +142,7 @@ def settle_month(
             "time zones kept coming into use. Settle it again."
         )
     work = asked(engine, lambda connection: work_done(connection, tuple(passes.values())))
+    shared = asked(engine, lambda connection: others_helped(connection, month, tuple(passes), run_id))
     return SettlementResult(
         month=month,
         settlement=settlement,
@@ -151,6 +154,7 @@ def settle_month(
         parked=work.parked,
         workers=options.workers,
         seconds=time.monotonic() - started,
+        hands=asked(engine, lambda connection: hands(connection, month, tuple(passes))) if shared else (),
     )
 
 

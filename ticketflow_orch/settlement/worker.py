@@ -41,6 +41,8 @@ class Drain:
     stop: threading.Event
     # Set when the ledger turns out to hold entries of a month that a first pass took for untouched.
     posted_by_others: threading.Event = field(default_factory=threading.Event)
+    # Whether to wait for what other workers have in hand, which becomes due again should one of them die.
+    waits_for_others: bool = True
     # Set when one worker failed or the run was interrupted. Not `stop`: the run may go on with the pass that follows.
     abandoned: threading.Event = field(default_factory=threading.Event)
 
@@ -74,10 +76,12 @@ class Drain:
                 if self.pause:
                     self.stop.wait(self.pause)
                 continue
+            if not self.waits_for_others:
+                return
             state = retried(self.engine, self._state, self.abandoned)
             if state.done == state.total:
                 return
-            # What is left is in other workers' hands; should one of them die, its chunk becomes due again.
+            # What is left is in other workers' hands.
             time.sleep(idle)
             idle = min(idle * 2, 1.0)
         raise IncompleteSettlementError(
@@ -103,7 +107,7 @@ class Drain:
                     _CHUNK_DONE,
                     _chunk_key(self.settlement, chunk)
                     | {"new": posted.rows_new, "existing": posted.rows_existing, "adjusted": posted.rows_adjusted}
-                    | {"worker": worker_name()},
+                    | self._hand,
                 )
         except DBAPIError as error:
             # What an organization's own rows can cause. Anything else aborts the run.
@@ -156,7 +160,11 @@ class Drain:
                 f"({error}); correct the data, or raise TICKETFLOW_PARKED_LIMIT, and settle it again."
             )
         park(connection, failing.id, chunk.origin, error)
-        connection.exec_driver_sql(_CHUNK_FAILED, key | {"error": error, "worker": worker_name()})
+        connection.exec_driver_sql(_CHUNK_FAILED, key | {"error": error} | self._hand)
+
+    @property
+    def _hand(self) -> dict[str, str]:
+        return {"worker": worker_name(), "run": self.run_id}
 
 
 def worker_name() -> str:
@@ -187,13 +195,14 @@ def _chunk_key(settlement: Pass, chunk: Chunk) -> dict[str, object]:
 
 _CHUNK_DONE = """
     UPDATE settlement_chunk SET state = 'DONE', rows_new = %(new)s, rows_existing = %(existing)s,
-        rows_adjusted = %(adjusted)s, worker = %(worker)s, finished_at = clock_timestamp()
+        rows_adjusted = %(adjusted)s, worker = %(worker)s, run_id = %(run)s, begun_at = now(),
+        finished_at = clock_timestamp()
     WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
 """
 
 _CHUNK_FAILED = """
-    UPDATE settlement_chunk SET state = 'FAILED', error = %(error)s, worker = %(worker)s,
-        finished_at = clock_timestamp()
+    UPDATE settlement_chunk SET state = 'FAILED', error = %(error)s, worker = %(worker)s, run_id = %(run)s,
+        begun_at = now(), finished_at = clock_timestamp()
     WHERE (month, pass, origin_month, low_id) = (%(month)s, %(pass)s, %(origin)s, %(low)s)
 """
 
