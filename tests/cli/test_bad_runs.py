@@ -71,6 +71,8 @@ RUNS: Mapping[str, tuple[str, dict[str, str], dict[str, object], str]] = {
     "a month that is not closed": (PAYOUTS, MONTH, {}, "2026-01 was never settled, and only closed months are paid"),
     "no workers": (SETTLEMENT, MONTH, config(workers=0), "workers: 0 is refused; write a number from 1 to 32."),
     "too many workers": (SETTLEMENT, MONTH, config(workers=33), "workers: 33 is refused; write a number from 1 to 32."),
+    "no run to settle it": (SETTLEMENT, MONTH, config(shards=0), "shards: 0 is refused; write a number from 1 to 32."),
+    "too many runs": (SETTLEMENT, MONTH, config(shards=33), "shards: 33 is refused; write a number from 1 to 32."),
     "no chunk": (
         SETTLEMENT,
         MONTH,

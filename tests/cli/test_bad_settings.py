@@ -40,6 +40,8 @@ ENVIRONMENT = [
     bad("TICKETFLOW_WRITER_WAIT='inf' is refused", "status", WRITER_WAIT="inf"),
     bad("TICKETFLOW_WRITER_WAIT='nan' is refused", "status", WRITER_WAIT="nan"),
     bad("TICKETFLOW_WORKERS='1e9' is refused", "status", WORKERS="1e9"),
+    bad("TICKETFLOW_MAX_SHARDS='33' is refused", "status", MAX_SHARDS="33"),
+    bad("TICKETFLOW_SHARD_ABOVE='0' is refused", "status", SHARD_ABOVE="0"),
     bad("TICKETFLOW_CHUNK_SIZE='99999999999' is refused", "status", CHUNK_SIZE="99999999999"),
     bad("TICKETFLOW_PARKED_LIMIT='-1' is refused", "status", PARKED_LIMIT="-1"),
     bad("TICKETFLOW_PAYOUT_REVIEW_FACTOR='nan' is refused", "status", PAYOUT_REVIEW_FACTOR="nan"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 
 from schedules import SCHEDULES
-from sensors import redrive_outbox_job, relay_outbox_job
+from sensors import redrive_outbox_job, relay_outbox_job, settlement_shard_job
 from sensors.missed_windows import ticks
 from tests.support.rows import instant
 from ticketflow_orch.jobs.intervals import JOBS, REDRIVE_OUTBOX, RELAY_OUTBOX, WATCHED_BY_AGE, ScheduledJob, job_of
@@ -17,6 +17,7 @@ BY_NAME = {job.dagster_name: job for job in JOBS}
 OF_OPS = [one.job for one in SCHEDULES if isinstance(one.job, dg.JobDefinition)] + [
     relay_outbox_job,
     redrive_outbox_job,
+    settlement_shard_job,
 ]
 
 
@@ -27,7 +28,7 @@ def test_every_schedule_runs_a_job_of_the_table_at_its_hours() -> None:
 
 
 def test_an_op_has_the_name_and_the_pool_that_the_table_says() -> None:
-    assert len(OF_OPS) == 6
+    assert len(OF_OPS) == 7
     for job in OF_OPS:
         [op] = job.all_node_defs
         known = BY_NAME[job.name]

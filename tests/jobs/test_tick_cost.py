@@ -36,6 +36,20 @@ def counted(engine: Engine) -> Iterator[list[str]]:
 
 
 @contextmanager
+def statements_sent() -> Iterator[list[str]]:
+    """The statements that anybody in this process sends while the block runs, on whatever engine of Postgres."""
+    found: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if connection.dialect.name == "postgresql":
+            found.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield found
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+@contextmanager
 def executed(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
     """The statements that are executed while the block runs, each with what it binds."""
     found: list[tuple[str, Any]] = []

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
+from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -13,11 +16,13 @@ from sqlalchemy.engine import URL
 
 from resources import DatabaseResource
 from schedules import monthly_settlement_job, settlement_schedule
-from tests.support.homes import dagster_instance
+from tests.support.homes import dagster_instance, fresh_home
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.settled import close_month, settle
+from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.definitions import build_definitions
 from ticketflow_orch.months import Month
+from ticketflow_orch.settings import settings
 
 NOTHING_DUE = "Every month that is over is settled, and nothing came late."
 
@@ -28,8 +33,20 @@ def instance() -> Iterator[dg.DagsterInstance]:
         yield instance
 
 
+@pytest.fixture
+def home(scratch: Path) -> Iterator[Path]:
+    with fresh_home(scratch, TICKETFLOW_FIRST_MONTH="2014-10") as home:
+        yield home
+
+
 def tick(url: URL, instance: dg.DagsterInstance, at: str) -> list[str] | str:
     """The months that the schedule requests at `at`, or why it skips."""
+    requests = requested(url, instance, at)
+    return requests if isinstance(requests, str) else [request.partition_key or "" for request in requests]
+
+
+def requested(url: URL, instance: dg.DagsterInstance, at: str) -> list[dg.RunRequest] | str:
+    """The runs that the schedule requests at `at`, or why it skips."""
     database = DatabaseResource(url=url.render_as_string(hide_password=False))
     with dg.build_schedule_context(
         instance=instance,
@@ -38,7 +55,7 @@ def tick(url: URL, instance: dg.DagsterInstance, at: str) -> list[str] | str:
         repository_def=build_definitions({"database": database}).get_repository_def(),
     ) as context:
         data = settlement_schedule.evaluate_tick(context)
-    return data.skip_message or [request.partition_key or "" for request in data.run_requests or ()]
+    return data.skip_message or list(data.run_requests or ())
 
 
 def test_every_month_that_is_over_and_unsettled_is_requested(
@@ -91,6 +108,31 @@ def test_a_month_that_is_in_a_run_already_is_left_alone(engine: Engine, url: URL
         status=dg.DagsterRunStatus.STARTED,
     )
     assert tick(url, instance, "2026-06-02T03:00") == ["2026-05"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shards"),
+    [
+        ({"SHARD_ABOVE": "1000000", "MAX_SHARDS": "4"}, None),
+        ({"SHARD_ABOVE": "2"}, None),
+        ({"SHARD_ABOVE": "2", "MAX_SHARDS": "4"}, 3),
+        ({"SHARD_ABOVE": "2", "MAX_SHARDS": "2"}, 2),
+    ],
+    ids=["small", "as shipped", "large", "as many as may be"],
+)
+def test_a_large_month_is_requested_for_as_many_runs_as_its_size_is_worth(
+    url: URL, home: Path, instance: dg.DagsterInstance, size: dict[str, str], shards: int | None
+) -> None:
+    engine = connect_engine(url, "a large month", connections=1)
+    for _ in range(5):
+        add_movement(engine, add_organization(engine), 100, "2026-05-10T10:00")
+    engine.dispose()
+    with patch.dict(os.environ, {f"TICKETFLOW_{name}": value for name, value in size.items()}):
+        settings.cache_clear()
+        [request] = requested(url, instance, "2026-06-02T03:00")
+    assert isinstance(request, dg.RunRequest)
+    shared = {"ops": {"monthly_settlement": {"config": {"shards": shards}}}}
+    assert request.run_config == (shared if shards else {})
 
 
 def test_it_ticks_from_day_2_at_5_every_day_of_every_month_through_both_clock_changes() -> None:

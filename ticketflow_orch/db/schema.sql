@@ -1291,6 +1291,8 @@ CREATE TABLE public.settlement_chunk (
     worker text,
     finished_at timestamp with time zone,
     organizations bigint[],
+    run_id text,
+    begun_at timestamp with time zone,
     CONSTRAINT settlement_chunk_check CHECK (((origin_month)::date <= (month)::date)),
     CONSTRAINT settlement_chunk_check1 CHECK ((high_id >= low_id)),
     CONSTRAINT settlement_chunk_check2 CHECK (((error IS NOT NULL) = (state = 'FAILED'::text))),
