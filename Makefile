@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test test-fast test-fresh check lock clean inventory chaos bench-settlement bench-backfill bench-chain bench-lifecycle bench-outbox
+.PHONY: help install demo ui test test-fast test-fresh check lock clean inventory chaos bench-settlement bench-shards bench-backfill bench-chain bench-lifecycle bench-outbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ inventory: $(INSTALLED) ## write docs/schedules.md, docs/audit.md, the schema on
 
 bench-settlement: $(INSTALLED) ## settle 2,000,000 organizations against the bare SQL (20 GB, half an hour; ARGS=…)
 	$(BIN)/python -m benchmarks.settlement $(ARGS)
+
+bench-shards: $(INSTALLED) ## settle 2,000,000 organizations by one, two and four runs, through the real daemon (ARGS=…)
+	$(BIN)/python -m benchmarks.shards $(ARGS)
 
 chaos: $(INSTALLED) ## settle, close, pay and deliver under many more kills, outages, random movements and histories than the tests do (ARGS=…)
 	CHAOS_ROUNDS=20 CHAOS_KILLS=50 CHAOS_CRASHES=5 CHAOS_EXAMPLES=300 LIVENESS_HISTORIES=300 LIVENESS_STEPS=40 CLOCK_STEPS=8 CHAOS_MOVEMENTS=10000 CHAOS_EVENTS=10000 LIMITED_EVENTS=100000 \

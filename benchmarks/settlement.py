@@ -136,7 +136,7 @@ def main() -> int:
         say(f"the loop, over {sample:,} organizations")
         with _emptied(server, size) as engine:
             figures.add("loop", size.organizations, get_or_create(engine, sample) * size.organizations)
-        with _emptied(server, size, begun=False) as engine, _autocommit(engine) as connection:
+        with _emptied(server, size, begun=False) as engine, autocommit(engine) as connection:
             add_ledger_history(connection, size, say)
         for number in range(arguments.rounds):
             say(f"round {number + 1} of {arguments.rounds}, {size.months} months in the ledger")
@@ -151,7 +151,7 @@ def _one_round(server: EmbeddedServer, sizes: list[Size], figures: Figures, say:
     for shape in _shapes_worth_a_round(figures, size):
         with _emptied(server, size) as engine, _logged(engine, figures, shape):
             figures.add(shape, size.organizations, one_statement(engine, shape))
-            figures.ledgers[shape] = _fingerprint(engine)
+            figures.ledgers[shape] = fingerprint(engine)
         say(f"  {shape}: {figures.seconds[shape, size.organizations][-1]:.2f} s")
     for workers in (1, 2):
         name = _workers(workers)
@@ -160,7 +160,7 @@ def _one_round(server: EmbeddedServer, sizes: list[Size], figures: Figures, say:
                 first = _settle_in_a_process(server, size, workers)
             _vacuum(engine)
             again = _settle_in_a_process(server, size, workers)
-            figures.ledgers[name] = _fingerprint(engine)
+            figures.ledgers[name] = fingerprint(engine)
         figures.add(name, size.organizations, first.seconds)
         figures.add(f"{name}, again", size.organizations, again.seconds)
         say(f"  {name}: {first.seconds:.2f} s, again: {again.seconds:.2f} s")
@@ -186,8 +186,8 @@ def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures
                 first = _settle_in_a_process(server, size, workers)
             _vacuum(engine)
             again = _settle_in_a_process(server, size, workers)
-            figures.ledgers[name] = _fingerprint(engine)
-            with _autocommit(engine) as connection:
+            figures.ledgers[name] = fingerprint(engine)
+            with autocommit(engine) as connection:
                 add_late_movements(connection, size, LATE)
             late = _settle_in_a_process(server, size, workers)
             _require_posted_late(engine, size)
@@ -197,7 +197,7 @@ def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures
         figures.add_memory(size.organizations, first.peak_memory)
         say(f"  {name}: {first.seconds:.2f} s, again: {again.seconds:.2f} s, {LATE:,} late: {late.seconds:.2f} s")
     old = f"{bare}, {OLD_KEY}"
-    with _month_emptied(server, size) as engine, _autocommit(engine) as connection:
+    with _month_emptied(server, size) as engine, autocommit(engine) as connection:
         index_ledger(connection, ("organization_id", "month"))
         connection.exec_driver_sql("CHECKPOINT")
         with _logged(engine, figures, old):
@@ -209,7 +209,7 @@ def _one_round_with_history(server: EmbeddedServer, size: Size, figures: Figures
 
 def _vacuum(engine: Engine) -> None:
     """What autovacuum has done to the ledger long before a month is settled again."""
-    with _autocommit(engine) as connection:
+    with autocommit(engine) as connection:
         connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry")
 
 
@@ -259,7 +259,7 @@ def _require_room(keep: Path | None, size: Size) -> None:
 @contextmanager
 def _emptied(server: EmbeddedServer, size: Size, *, begun: bool = True) -> Iterator[Engine]:
     """The database with nothing settled, the month `begun` or not, and nothing left to write to disk."""
-    with _prepared(server, size, lambda connection: _forget_everything(connection, begun=begun)) as engine:
+    with _prepared(server, size, lambda connection: forget_everything(connection, begun=begun)) as engine:
         yield engine
 
 
@@ -278,7 +278,7 @@ def _month_emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
 @contextmanager
 def _prepared(server: EmbeddedServer, size: Size, prepare: Callable[[Connection], None]) -> Iterator[Engine]:
     engine = connect(server, size.database)
-    with _autocommit(engine) as connection:
+    with autocommit(engine) as connection:
         prepare(connection)
         connection.exec_driver_sql("CHECKPOINT")
     os.sync()
@@ -288,7 +288,7 @@ def _prepared(server: EmbeddedServer, size: Size, prepare: Callable[[Connection]
         engine.dispose()
 
 
-def _forget_everything(connection: Connection, *, begun: bool) -> None:
+def forget_everything(connection: Connection, *, begun: bool) -> None:
     # Truncating what is append-only takes a superuser who switches the triggers off.
     connection.exec_driver_sql("SET session_replication_role = replica")
     connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
@@ -310,7 +310,7 @@ def _forget_month(connection: Connection) -> None:
 
 
 @contextmanager
-def _autocommit(engine: Engine) -> Iterator[Connection]:
+def autocommit(engine: Engine) -> Iterator[Connection]:
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("SET statement_timeout = 0")
         yield connection
@@ -319,10 +319,10 @@ def _autocommit(engine: Engine) -> Iterator[Connection]:
 @contextmanager
 def _logged(engine: Engine, figures: Figures, what: str) -> Iterator[None]:
     """Keep how many bytes of write-ahead log the block wrote."""
-    with _autocommit(engine) as connection:
+    with autocommit(engine) as connection:
         before = connection.exec_driver_sql("SELECT pg_current_wal_insert_lsn()").scalar_one()
     yield
-    with _autocommit(engine) as connection:
+    with autocommit(engine) as connection:
         written = text("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), CAST(:before AS pg_lsn))")
         figures.log.setdefault(what, []).append(int(connection.execute(written, {"before": before}).scalar_one()))
 
@@ -340,7 +340,7 @@ def _require_posted_late(engine: Engine, size: Size) -> None:
 _BEGUN = text("INSERT INTO settlement_period (month) VALUES (:month)")
 
 
-def _fingerprint(engine: Engine) -> str:
+def fingerprint(engine: Engine) -> str:
     """The business columns of the month's ledger in one value."""
     with engine.connect() as connection:
         row = connection.execute(

@@ -55,14 +55,14 @@ def load(server: EmbeddedServer, size: Size, progress: Callable[[str], None]) ->
         migrate(server.url(_UNFINISHED))
         database = connect(server, _UNFINISHED, connections=1)
         with database.connect().execution_options(isolation_level="AUTOCOMMIT") as inside:
-            _fill(inside, size, progress)
+            fill(inside, size, progress)
         database.dispose()
         connection.exec_driver_sql(f"ALTER DATABASE {_UNFINISHED} RENAME TO {size.database}")
         connection.exec_driver_sql("CHECKPOINT")
     cluster.dispose()
 
 
-def _fill(connection: Connection, size: Size, progress: Callable[[str], None]) -> None:
+def fill(connection: Connection, size: Size, progress: Callable[[str], None]) -> None:
     # As a replica applies rows: no triggers and no foreign keys, row by row, for what is right by construction.
     connection.exec_driver_sql(
         "SET session_replication_role = replica; SET synchronous_commit = off;"

@@ -42,7 +42,8 @@ firing means something.
 """
 
 _WATCHING = """
-What watches them starts no run; only `outbox_relay` and `settlement_shards` start runs. Alerts are events in the outbox, sent once each, and lines in the sensor's log:
+What watches them starts no run; `outbox_relay` and `settlement_shards` do. Alerts are events in the outbox, sent once
+each, and lines in the sensor's log:
 
 | sensor | every | what it does |
 |---|---|---|

@@ -161,8 +161,10 @@ class BackOffice:
         stopped = self.ask(STOP_SCHEDULE, id=schedule["id"])["stopRunningSchedule"]
         assert stopped["__typename"] == "ScheduleStateResult", stopped
 
-    def leave_to_people(self) -> None:
+    def leave_to_people(self, *wanted: str) -> None:
         """Switch off what would do or watch anything by itself, but for the relay and the jobs of days and minutes.
+
+        And but for the sensors that are `wanted`.
 
         The hours of what settles, closes, pays and states months may come while the office is open. What sensors say
         nobody reads, and each look costs.
@@ -171,7 +173,7 @@ class BackOffice:
             self.stop_schedule(schedule)
         repository = {"repositoryName": "__repository__", "repositoryLocationName": "ticketflow"}
         for sensor in self.ask(SENSORS, repository=repository)["sensorsOrError"]["results"]:
-            if sensor["name"] != "outbox_relay":
+            if sensor["name"] not in {"outbox_relay", *wanted}:
                 stopped = self.ask(STOP_SENSOR, id=sensor["id"])["stopSensor"]
                 assert stopped["__typename"] == "StopSensorMutationResult", stopped
 
