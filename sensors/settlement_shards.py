@@ -38,7 +38,7 @@ class ShardConfig(dg.Config):
         """Raise InvalidInput for a number that is out of bounds; the launchpad itself knows no bounds."""
         for name in ("workers", "chunk_pause"):
             (lowest, highest), value = BOUNDS[name], getattr(self, name)
-            if not lowest <= value <= highest:
+            if not _is_within(name, value):
                 raise InvalidInput(f"{name}: {value} is refused; write a number from {lowest} to {highest:,}.")
 
 
@@ -146,13 +146,16 @@ def shared_months(instance: dg.DagsterInstance) -> Iterator[SharedMonth]:
         if month is None or not settles(run):
             continue
         options = settlement_options(run)
-        shards, most = options.get("shards", 1), BOUNDS["shards"][1]
+        shards, workers = options.get("shards", 1), options.get("workers", settings().workers)
         # What is out of bounds is refused by the run itself.
-        if isinstance(shards, int) and 1 < shards <= most:
-            yield SharedMonth(
-                Month.parse(month), run.run_id, shards, options.get("workers", settings().workers),
-                options.get("chunk_pause", settings().chunk_pause),
-            )  # fmt: skip
+        if shards > 1 and _is_within("shards", shards) and _is_within("workers", workers):
+            pause = options.get("chunk_pause", settings().chunk_pause)
+            yield SharedMonth(Month.parse(month), run.run_id, shards, workers, pause)
+
+
+def _is_within(name: str, value: float) -> bool:
+    lowest, highest = BOUNDS[name]
+    return lowest <= value <= highest
 
 
 def waiting_shards(instance: dg.DagsterInstance, now: datetime) -> Iterator[str]:

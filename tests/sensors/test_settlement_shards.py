@@ -156,8 +156,14 @@ def test_nothing_is_requested_before_the_pass_is_planned_or_when_it_has_ended(
 
 @pytest.mark.parametrize(
     ("status", "config"),
-    [(STARTED, {}), (STARTED, {"shards": 1}), (STARTED, {"shards": 1000}), (QUEUED, {"shards": 4})],
-    ids=["by default", "one", "out of bounds", "not begun"],
+    [
+        (STARTED, {}),
+        (STARTED, {"shards": 1}),
+        (STARTED, {"shards": 1000}),
+        (STARTED, {"shards": 4, "workers": 0}),
+        (QUEUED, {"shards": 4}),
+    ],
+    ids=["by default", "one", "too many", "without workers", "not begun"],
 )
 def test_a_month_that_nobody_shares_is_left_to_its_run(
     engine: Engine,
