@@ -15,6 +15,7 @@ from schedules.windows import UNFINISHED
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.jobs.firings import PARTITION, window_tags
 from ticketflow_orch.jobs.intervals import MONTHLY_SETTLEMENT
+from ticketflow_orch.jobs.pods import SETTLING_POD
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import settings
 from ticketflow_orch.settlement.due import due_months, late_months
@@ -23,6 +24,7 @@ from ticketflow_orch.settlement.shards import runs_by_size
 monthly_settlement_job = dg.define_asset_job(
     MONTHLY_SETTLEMENT.dagster_name,
     selection=dg.AssetSelection.assets(monthly_settlement) | dg.AssetSelection.checks(*SETTLEMENT_CHECKS),
+    tags=SETTLING_POD,
     description="Settles one month and judges all months that are not closed.",
 )
 

@@ -26,6 +26,7 @@ from ticketflow_orch.jobs.firings import (
     scheduled_firing,
     window_tags,
 )
+from ticketflow_orch.jobs.pods import SMALL_POD
 from ticketflow_orch.jobs.run_once import ClaimedWindow
 from ticketflow_orch.months import Month
 
@@ -37,8 +38,8 @@ UNFINISHED = [
     dg.DagsterRunStatus.CANCELING,
 ]
 # In seconds. A run whose worker hangs keeps its job waiting no longer than this and one poll of the run monitoring.
-MINUTE_JOB = {MAX_RUNTIME: "120"}
-DAILY_JOB = {MAX_RUNTIME: "3600"}
+MINUTE_JOB = {MAX_RUNTIME: "120", **SMALL_POD}
+DAILY_JOB = {MAX_RUNTIME: "3600", **SMALL_POD}
 
 
 def window_request(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:

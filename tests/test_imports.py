@@ -18,6 +18,7 @@ ENTRY_POINTS = (
     # What dagster.yaml names.
     "ticketflow_orch.dagster_host.storage",
     "ticketflow_orch.dagster_host.run_launcher",
+    "ticketflow_orch.dagster_host.kubernetes_launcher",
     "ticketflow_orch.dagster_host.instance",
 )
 # What stands for the private names of Dagster, so that it counts as Dagster.

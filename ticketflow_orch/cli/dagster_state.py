@@ -78,7 +78,9 @@ def _was_cut_off(error: SerializableErrorInfo) -> bool:
 
 def runs_without_worker(instance: DagsterInstance) -> Iterator[str]:
     """One line for each run that is in progress and will not end, or of which that cannot be known."""
-    launcher = instance.run_launcher
+    # Where others execute runs, it is not even loaded: that of Kubernetes wants a cluster around it.
+    configured = instance.get_ref().run_launcher_data
+    launcher = instance.run_launcher if configured and configured.class_name == ProcessRunLauncher.__name__ else None
     if not isinstance(launcher, ProcessRunLauncher):
         return
     daemons = [mark.process for mark in _daemons(instance)]

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from ticketflow_orch.cli.dagster_state import daemon, paused_pools
 from ticketflow_orch.cli.database_servers import examine_servers
 from ticketflow_orch.cli.findings import Finding, State
+from ticketflow_orch.dagster_host.helm_chart import chart_faults, is_made_by_chart
 from ticketflow_orch.dagster_host.instance import (
     POOLS,
     dagster_home,
@@ -238,11 +239,16 @@ def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
     if found is not None:
         yield Finding("dagster storage", State.WRONG, str(found), f"where only the database is missing, {_MIGRATE}")
         return
-    if not home_is_current(settings):
+    home = dagster_home(settings)
+    wrong = chart_faults(home) if is_made_by_chart(home) else []
+    if wrong:
+        yield Finding("dagster instance", State.WRONG, "; ".join(wrong), "as it says")
+    elif not is_made_by_chart(home) and not home_is_current(settings):
         file = dagster_home(settings) / "dagster.yaml"
         yield Finding("dagster instance", State.WRONG, f"{file} is not the one of this version", _MIGRATE)
         return
-    yield Finding("dagster instance", State.OK, str(dagster_home(settings)))
+    else:
+        yield Finding("dagster instance", State.OK, str(home))
     with untouched(dagster_home(settings), databases) as instance:
         if not storage_is_current(instance):
             yield Finding("dagster storage", State.WRONG, "its tables are not those of the installed Dagster", _MIGRATE)

@@ -219,6 +219,7 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
     from ticketflow_orch.cli.automation import standing_still
     from ticketflow_orch.cli.dagster_state import daemon, daemon_since, paused_pools, runs_without_worker
     from ticketflow_orch.cli.findings import State
+    from ticketflow_orch.dagster_host.helm_chart import chart_faults, is_made_by_chart
     from ticketflow_orch.dagster_host.instance import dagster_home, home_is_current, storage_is_current, untouched
     from ticketflow_orch.local.databases import DAGSTERS, fault
 
@@ -227,7 +228,9 @@ def _dagster(databases: Databases, settings: Settings, ours: Callable[[], Engine
         yield f"dagster: {found}"
         return
     home = dagster_home(settings)
-    if not home_is_current(settings):
+    if is_made_by_chart(home):
+        yield from (f"dagster: {wrong}." for wrong in chart_faults(home))
+    elif not home_is_current(settings):
         yield f"dagster: the instance in {home} is not the one of this version; run `ticketflow migrate`."
         return
     with untouched(home, databases) as instance:

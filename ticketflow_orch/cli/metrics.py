@@ -26,6 +26,9 @@ def metrics(
     serve: Annotated[
         int | None, typer.Option(min=1, max=65535, metavar="PORT", help=f"Answer scrapes on {HOST} until Ctrl-C.")
     ] = None,
+    address: Annotated[
+        str, typer.Option(metavar="IP", help="With --serve: the address to listen on. Whoever reaches it may read all.")
+    ] = HOST,
 ) -> None:
     """Print the metrics in Prometheus' format; or write them to a file, or serve them, read anew at each scrape.
 
@@ -36,7 +39,7 @@ def metrics(
     if textfile is not None and serve is not None:
         raise InvalidInput("Name --textfile or --serve, not both.")
     if serve is not None:
-        _serve(settings(), serve)
+        _serve(settings(), serve, address)
     else:
         _write(settings(), textfile)
 
@@ -83,7 +86,7 @@ def _read(said: Settings) -> Situation:
         return read_situation(engine, said)
 
 
-def _serve(said: Settings, port: int) -> None:
+def _serve(said: Settings, port: int, address: str) -> None:
     from prometheus_client import CollectorRegistry
 
     from ticketflow_orch.cli.session import database
@@ -92,10 +95,10 @@ def _serve(said: Settings, port: int) -> None:
     registry = CollectorRegistry()
     with database("metrics", agreeing=False) as engine:
         registry.register(TicketFlowCollector(engine, said))
-        _answer_scrapes(registry, port)
+        _answer_scrapes(registry, port, address)
 
 
-def _answer_scrapes(registry: CollectorRegistry, port: int) -> None:
+def _answer_scrapes(registry: CollectorRegistry, port: int, address: str) -> None:
     import signal
     import threading
 
@@ -105,10 +108,10 @@ def _answer_scrapes(registry: CollectorRegistry, port: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: ending.set())
     try:
-        server, thread = start_http_server(port, HOST, registry)
+        server, thread = start_http_server(port, address, registry)
     except OSError as error:
-        raise Unavailable(f"Port {port} on {HOST} cannot be used ({error.strerror}); choose another.") from None
-    typer.echo(f"Metrics are at http://{HOST}:{port}/metrics; Ctrl-C ends it.", err=True)
+        raise Unavailable(f"Port {port} on {address} cannot be used ({error.strerror}); choose another.") from None
+    typer.echo(f"Metrics are at http://{address}:{port}/metrics; Ctrl-C ends it.", err=True)
     ending.wait()
     server.shutdown()
     server.server_close()
