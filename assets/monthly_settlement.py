@@ -1,7 +1,6 @@
 """The asset that settles a month: reads the run's configuration, calls the settlement, shows what came of it."""
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -17,10 +16,14 @@ from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.db.installation import read_installation
 from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.formatting.counts import counted
+from ticketflow_orch.formatting.output_files import file_within
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import BOUNDS, settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.settlement.preview import dry_run
+
+# Below the home: whoever may launch a run names a file, and must not be able to replace any other.
+DRY_RUNS = "dry-runs"
 
 
 class SettlementConfig(dg.Config):
@@ -41,7 +44,10 @@ class SettlementConfig(dg.Config):
         False, description="Recompute every organization, closed months included, not only those that can have changed."
     )
     dry_run: bool = Field(False, description="Show what would be posted now, and post nothing.")
-    dry_run_file: str = Field("", description="Where a dry run writes all it would post as CSV; empty: no file.")
+    dry_run_file: str = Field(
+        "",
+        description="Name of a file in <home>/dry-runs where a dry run writes all it would post as CSV; empty: none.",
+    )
 
     def require_sound(self) -> None:
         """Raise TicketflowError for a number that is out of bounds; the launchpad itself knows no bounds."""
@@ -122,8 +128,8 @@ def monthly_settlement(
 def _rehearse(
     context: dg.AssetExecutionContext, config: SettlementConfig, engine: Engine, month: Month, clock: ClockResource
 ) -> dg.AssetObservation:
-    file = Path(config.dry_run_file) if config.dry_run_file else None
     try:
+        file = file_within(settings().home / DRY_RUNS, config.dry_run_file) if config.dry_run_file else None
         with engine.connect() as connection:
             first_month = read_installation(connection).first_month
         rehearsed = dry_run(

@@ -20,6 +20,7 @@ ENTRY_POINTS = (
     "ticketflow_orch.dagster_host.run_launcher",
     "ticketflow_orch.dagster_host.kubernetes_launcher",
     "ticketflow_orch.dagster_host.instance",
+    "ticketflow_orch.dagster_host.webserver",
 )
 # What stands for the private names of Dagster, so that it counts as Dagster.
 OF_DAGSTER = "ticketflow_orch.dagster_host.dagster_internals"

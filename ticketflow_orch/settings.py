@@ -82,6 +82,13 @@ def _unsubscribe(value: str) -> str:
     return value
 
 
+def _hosts(value: str) -> str:
+    for name in value.split(",") if value else ():
+        if re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name.strip()) is None:
+            raise ValueError("write names of hosts between commas, without ports, such as back.example.com,10.0.0.7")
+    return value
+
+
 def _locale(value: str) -> str:
     if re.fullmatch(r"[A-Za-z]{2,3}([_-][A-Za-z0-9]+)*", value) is None:
         raise ValueError("write a locale, such as es or en_GB")
@@ -219,6 +226,10 @@ class Settings(BaseSettings):
         description="TOML file of destinations and routes; unset: <home>/delivery.toml; without one, events are "
         "written to <home>/outbox.jsonl.",
     )
+    allowed_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
+        "",
+        description="Names that the web pages answer to besides localhost, between commas; *.example.com for all below it.",
+    )
     watch_interval: Lead = Field(
         timedelta(minutes=5), description="How often it is asked whether windows were missed or work is overdue."
     )
@@ -240,6 +251,11 @@ class Settings(BaseSettings):
         timedelta(days=90),
         description="How long delivered events, firings, claims, past reminders and alerts are kept.",
     )
+
+    @property
+    def allowed_host_names(self) -> tuple[str, ...]:
+        """The names in `allowed_hosts`."""
+        return tuple(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
 
 
 @cache

@@ -18,6 +18,7 @@ from tests.support.anomalous import won_twice
 from tests.support.asset_runs import checks_of, failure_of
 from tests.support.rows import add_movement, add_organization, instant
 from tests.support.settled import MARCH, close_month, tamper
+from ticketflow_orch.settings import settings
 
 
 @pytest.fixture
@@ -151,13 +152,21 @@ def test_what_came_late_is_a_table_of_the_run(engine: Engine, url: URL, instance
     assert "came late" not in again.asset_materializations_for_node("monthly_settlement")[0].metadata
 
 
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("TICKETFLOW_HOME", str(tmp_path / "home"))
+    settings.cache_clear()
+    yield tmp_path / "home"
+    settings.cache_clear()
+
+
 def test_a_dry_run_is_an_observation_that_leaves_the_month_as_unsettled_as_it_was(
-    engine: Engine, url: URL, instance: dg.DagsterInstance, tmp_path: Path
+    engine: Engine, url: URL, instance: dg.DagsterInstance, home: Path
 ) -> None:
     organization = add_organization(engine)
     add_movement(engine, organization, 100_000, "2026-03-10T10:00")
     add_organization(engine)
-    dry = {"dry_run": True, "dry_run_file": str(tmp_path / "march.csv")}
+    dry = {"dry_run": True, "dry_run_file": "march.csv"}
     config = {"ops": {"monthly_settlement": {"config": dry}}}
     result = materialize(url, instance, "2026-03", run_config=config)
     assert result.success
@@ -168,12 +177,29 @@ def test_a_dry_run_is_an_observation_that_leaves_the_month_as_unsettled_as_it_wa
     assert observation.partition == "2026-03"
     assert str(observation.metadata["summary"].value).startswith("**Dry run: nothing was posted.** In 2026-03")
     assert dict(observation.metadata["would be posted"].value.records[0].data)["settlements"] == 2
-    assert len((tmp_path / "march.csv").read_text("utf-8").splitlines()) == 3
+    assert len((home / "dry-runs" / "march.csv").read_text("utf-8").splitlines()) == 3
     with engine.connect() as connection:
         for table in ("ledger_entry", "settlement_period", "settlement_pass", "settlement_window", "job_firing"):
             assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == 0
     assert materialize(url, instance, "2026-03").success
     assert instance.get_materialized_partitions(monthly_settlement.key) == {"2026-03"}
+
+
+def test_a_dry_run_writes_nowhere_but_in_its_folder(
+    engine: Engine, url: URL, instance: dg.DagsterInstance, home: Path, tmp_path: Path
+) -> None:
+    add_movement(engine, add_organization(engine), 100_000, "2026-03-10T10:00")
+    other = tmp_path / "delivery.toml"
+    other.write_text("as it was", "utf-8")
+    (home / "dry-runs").mkdir(parents=True)
+    (home / "dry-runs" / "link.csv").symlink_to(other)
+    (home / "dry-runs" / "up").symlink_to(tmp_path)
+    for name in (str(other), "../../delivery.toml", "link.csv", "up/delivery.toml", "..", ".", "new/x.csv"):
+        dry = {"dry_run": True, "dry_run_file": name}
+        run_config = {"ops": {"monthly_settlement": {"config": dry}}}
+        assert not materialize(url, instance, "2026-03", run_config=run_config).success, name
+    assert other.read_text("utf-8") == "as it was"
+    assert sorted(path.name for path in (home / "dry-runs").iterdir()) == ["link.csv", "up"]
 
 
 def test_a_dry_run_of_a_month_that_is_not_over_is_refused_like_a_settlement(

@@ -17,9 +17,8 @@ from tests.support.folders import story, write_folder
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_organization
 from ticketflow_orch.db.engine import connect_engine
+from ticketflow_orch.db.roles import grants
 from ticketflow_orch.local.postgres import EmbeddedServer
-
-ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles.sql"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def role(place: Place, name: str) -> URL:
 
 
 def role_of_runs(place: Place) -> URL:
-    place.sql(ROLES.read_text("utf-8"))
+    place.sql(grants())
     return place.as_role("ticketflow_run")
 
 

@@ -97,7 +97,7 @@ RUNS: Mapping[str, tuple[str, dict[str, str], dict[str, object], str]] = {
         SETTLEMENT,
         MONTH,
         config(dry_run=True, dry_run_file="/nowhere/x.csv"),
-        "The file /nowhere/x.csv cannot be written",
+        "The file '/nowhere/x.csv' would not be in ",
     ),
     "a dry run of the future": (
         SETTLEMENT,

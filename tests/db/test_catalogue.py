@@ -10,12 +10,12 @@ from sqlalchemy import Engine
 
 from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import rows
-from tests.support.schema import ROLES
 from tests.support.sql_statements import execute
 from ticketflow_orch.cli.doctor_findings import examine
 from ticketflow_orch.cli.findings import State
 from ticketflow_orch.db import catalogue
 from ticketflow_orch.db.catalogue import RUN_ROLE, foreign_triggers, grant_faults, missing_objects
+from ticketflow_orch.db.roles import grants
 from ticketflow_orch.local.postgres import EmbeddedServer
 from ticketflow_orch.outbox.events import EVENT_TYPES, WRITTEN_BY_THE_DATABASE
 from ticketflow_orch.settings import settings
@@ -28,7 +28,7 @@ WRITTEN_OUT = {"money_movement_recorded"}
 def granted(engine: Engine) -> Iterator[Engine]:
     """A database in which the role of runs was set up."""
     with engine.begin() as connection:
-        connection.exec_driver_sql(ROLES.read_text("utf-8"))
+        connection.exec_driver_sql(grants())
     return engine
 
 
@@ -40,6 +40,11 @@ def missing(engine: Engine) -> tuple[str, ...]:
 def lacking(engine: Engine) -> tuple[str, ...]:
     with engine.connect() as connection:
         return grant_faults(connection)
+
+
+def of_runs(engine: Engine) -> list[str]:
+    """Faults of the role of runs; what everybody was granted is one of the other roles too."""
+    return [fault for fault in lacking(engine) if fault.startswith(f"role {RUN_ROLE} ")]
 
 
 @pytest.mark.every_server
@@ -205,12 +210,12 @@ def test_nobody_but_the_owner_may_lend_a_table_what_runs_with_the_owners_rights(
 )
 def test_what_the_role_of_runs_lacks_or_has_too_much_is_named(granted: Engine, damage: str, said: str) -> None:
     execute(granted, damage)
-    assert lacking(granted) == (f"role {RUN_ROLE} {said}",)
+    assert of_runs(granted) == [f"role {RUN_ROLE} {said}"]
 
 
 def test_a_role_that_may_hide_tables_behind_its_own_is_named(granted: Engine) -> None:
     execute(granted, f"GRANT TEMPORARY ON DATABASE {granted.url.database} TO PUBLIC")
-    assert lacking(granted) == (f"role {RUN_ROLE} may create temporary tables in this database",)
+    assert of_runs(granted) == [f"role {RUN_ROLE} may create temporary tables in this database"]
 
 
 def test_grants_that_were_widened_are_gone_when_the_role_is_made_again(granted: Engine) -> None:
@@ -218,7 +223,7 @@ def test_grants_that_were_widened_are_gone_when_the_role_is_made_again(granted: 
     execute(granted, "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ticketflow_run")
     assert len(lacking(granted)) > 1
     with granted.begin() as connection:
-        connection.exec_driver_sql(ROLES.read_text("utf-8"))
+        connection.exec_driver_sql(grants())
     assert lacking(granted) == ()
 
 

@@ -26,6 +26,7 @@ from ticketflow_orch.closing.currency_replacement import replace_currency
 from ticketflow_orch.closing.currency_terms import Terms, Whose
 from ticketflow_orch.db.engine import connect_engine, transaction
 from ticketflow_orch.db.installation import read_installation
+from ticketflow_orch.db.roles import grants
 from ticketflow_orch.errors import TicketflowError
 from ticketflow_orch.installation.deciding import change
 from ticketflow_orch.jobs.claims import sweep
@@ -48,15 +49,13 @@ from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 from ticketflow_orch.ticketing.reservations import expire_reservations
 
-ROLES = Path(__file__).resolve().parents[2] / "deploy" / "roles.sql"
-
 
 @contextmanager
 def as_runs(url: URL) -> Iterator[Engine]:
     """An engine whose sessions carry the role of runs."""
     owner = connect_engine(url, "pytest owner", connections=1)
     with owner.begin() as connection:
-        connection.exec_driver_sql(ROLES.read_text("utf-8"))
+        connection.exec_driver_sql(grants())
     owner.dispose()
     restricted = connect_engine(url.update_query_dict({"options": "-c role=ticketflow_run"}), "pytest restricted")
     try:

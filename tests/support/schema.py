@@ -16,11 +16,11 @@ from sqlalchemy.engine import URL
 from ticketflow_orch.db.catalogue import FILE, Catalogue, found
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.migrate import migrate
+from ticketflow_orch.db.roles import grants
 from ticketflow_orch.local import postgres_places
 from ticketflow_orch.local.postgres import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
-ROLES = ROOT / "deploy" / "roles.sql"
 DATABASE = ROOT / "ticketflow_orch" / "db"
 PAGE = DATABASE / "schema.sql"
 # What pg_dump says about itself and its session.
@@ -35,7 +35,7 @@ def built(server: EmbeddedServer) -> Catalogue:
     migrate(url)
     engine = connect_engine(url, "catalogue", connections=1)
     with engine.begin() as connection:
-        connection.exec_driver_sql(ROLES.read_text("utf-8"))
+        connection.exec_driver_sql(grants())
         catalogue = found(connection)
     engine.dispose()
     return catalogue

@@ -11,6 +11,7 @@ from ticketflow_orch.auditing.model import Asked, Invariant, Question, Scope, se
 from ticketflow_orch.closing import invariants as books
 from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
 from ticketflow_orch.db.engine import session_faults
+from ticketflow_orch.db.roles import foreign_owners
 from ticketflow_orch.months import Month
 from ticketflow_orch.payouts import invariants as paying
 from ticketflow_orch.periods.state import closed_months, open_months, touched_months
@@ -75,7 +76,7 @@ def _no_anomaly(why: Why) -> Question:
 
 
 def _grants(connection: Connection, _: Asked) -> Iterator[Finding]:
-    return sentences(grant_faults(connection))
+    return sentences((*foreign_owners(connection), *grant_faults(connection)))
 
 
 def _session(connection: Connection, _: Asked) -> Iterator[Finding]:
@@ -94,9 +95,10 @@ INVARIANTS = (
     ),
     Invariant(
         "granted",
-        "The role of runs holds what deploy/roles.sql grants, and nothing beyond it.",
-        "Run deploy/roles.sql again, as the owner of the database; what is left was granted to everybody, or to a role "
-        "that this one is a member of: REVOKE it there.",
+        "The roles of runs, relay and analysts hold what `ticketflow roles` grants, and nothing beyond it; what the "
+        "migrations made belongs to one owner.",
+        "Run `ticketflow roles` as the owner of the schema; what is left was granted to everybody, or to a role that "
+        "this one is a member of: REVOKE it there.",
         Scope.DATABASE,
         _grants,
     ),

@@ -40,6 +40,7 @@ from ticketflow_orch.cli import (
     parking,
     payouts,
     reservations,
+    roles,
     settle,
     statement,
     status,
@@ -76,6 +77,7 @@ app.command("health")(health.health)
 app.command("metrics")(metrics.metrics)
 app.command("import")(importing.import_)
 app.command("migrate")(migrate.migrate)
+app.command("roles")(roles.roles)
 app.command("env")(env.env)
 app.command("erase")(erase.erase)
 app.add_typer(installation.app, name="installation")

@@ -168,13 +168,15 @@ def _schema(databases: Databases) -> Iterator[Finding]:
 def _defences(databases: Databases) -> Iterator[Finding]:
     """Whether the database still guards money, lets runs do their work, and gives sessions what they ask for."""
     from ticketflow_orch.db.catalogue import foreign_triggers, grant_faults
+    from ticketflow_orch.db.roles import foreign_owners
     from ticketflow_orch.settlement.invariants import missing_guards, order_faults
 
     for subject, question, right in (
         ("guards", missing_guards, "all that the migrations built is there and switched on"),
         ("triggers", foreign_triggers, "nobody else's changes or drops what only this project writes"),
         ("order of recording", order_faults, "ids of movements are drawn one at a time, ahead of all that was read"),
-        ("grants", grant_faults, "the role of runs holds what it needs, and no more"),
+        ("grants", grant_faults, "each role holds what it needs, and no more"),
+        ("owner", foreign_owners, "what the migrations made belongs to one owner"),
         ("session", session_faults, "its settings and bounds are those that were asked for"),
     ):
         yield from _asked(databases, subject, partial(_defence, subject, question, right))

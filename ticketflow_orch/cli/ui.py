@@ -122,7 +122,14 @@ def _open(
     threading.Thread(target=_keep_code_loaded, args=(code_server, code, watch.ending), daemon=True).start()
     daemon = start("daemon", "dagster._daemon", "run", "--workspace", str(workspace))
     webserver = start(
-        "webserver", "dagster_webserver", "--host", HOST, "--port", str(port), "--workspace", str(workspace)
+        "webserver",
+        "ticketflow_orch.dagster_host.webserver",
+        "--host",
+        HOST,
+        "--port",
+        str(port),
+        "--workspace",
+        str(workspace),
     )
     _write_down(lock, [os.getpid(), *(child.process.pid for child in (code_server, daemon, webserver))])
     return watch.until(lambda: _answers(port), webserver)

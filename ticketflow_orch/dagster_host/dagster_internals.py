@@ -63,6 +63,8 @@ from dagster._serdes import ConfigurableClass, ConfigurableClassData, serialize_
 from dagster._utils.schedules import schedule_execution_time_iterator
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     # Slow to import, and every run loads this module.
     from dagster._daemon.types import DaemonHeartbeat
     from dagster._grpc.client import DagsterGrpcClient
@@ -104,10 +106,18 @@ __all__ = [
     "get_python_environment_entry_point",
     "schedule_execution_time_iterator",
     "serialize_value",
+    "webserver_cli",
 ]
 
 # How an instance is configured that captures nothing of what runs print.
 NO_COMPUTE_LOGS = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+
+
+def webserver_cli() -> ModuleType:
+    """The module that assembles Dagster's webserver: its command, and the function that makes the application."""
+    import dagster_webserver.cli  # noqa: PLC0415 - slow, and every run loads this module
+
+    return dagster_webserver.cli
 
 
 def code_server(socket: str) -> DagsterGrpcClient:

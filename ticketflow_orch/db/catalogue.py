@@ -17,32 +17,52 @@ from sqlalchemy import Connection
 
 from ticketflow_orch.db.sql_files import sql
 
-RUN_ROLE = "ticketflow_run"
+OWNER_ROLE, RUN_ROLE = "ticketflow_owner", "ticketflow_run"
+RELAY_ROLE, ANALYST_ROLE = "ticketflow_relay", "ticketflow_analyst"
+ROLES = (OWNER_ROLE, RUN_ROLE, RELAY_ROLE, ANALYST_ROLE)
+# Who needs what a role holds, and does not need what it holds beyond.
+_NEEDS = {
+    RUN_ROLE: ("runs need", "runs do not need"),
+    RELAY_ROLE: ("the relay needs", "the relay does not need"),
+    ANALYST_ROLE: ("analysts need", "analysts do not need"),
+}
 FILE = "catalogue.json"
 _LEDGERS_KEY = "constraint ledger_entry.ledger_entry_pkey"
-_KINDS = ("table", "function")
 _WRITTEN_BY_THE_APPLICATION = ("currency", "event", "money_movement", "organization", "reservation")
 
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """`objects`: the digest of each definition, by kind and name. `grants`: what the role of runs holds."""
+    """`objects`: the digest of each definition, by kind and name. `grants`: what each role holds, by its name."""
 
     objects: Mapping[str, str]
-    grants: tuple[str, ...]
+    grants: Mapping[str, tuple[str, ...]]
+
+    @property
+    def tables(self) -> list[str]:
+        """The names of the tables."""
+        return self._named("table")
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of the functions, with the types of their arguments."""
+        return self._named("function")
+
+    def _named(self, kind: str) -> list[str]:
+        return [name.partition(" ")[2] for name in self.objects if name.startswith(f"{kind} ")]
 
 
 @cache
 def expected() -> Catalogue:
     """What the migrations of this version build."""
     read = json.loads(resources.files("ticketflow_orch.db").joinpath(FILE).read_text("utf-8"))
-    return Catalogue(read["objects"], tuple(read["grants"]))
+    return Catalogue(read["objects"], {role: tuple(held) for role, held in read["grants"].items()})
 
 
 def found(connection: Connection) -> Catalogue:
     """What is there, in the schema public."""
-    grants = connection.exec_driver_sql(_GRANTS, {"role": RUN_ROLE}).scalars()
-    return Catalogue(dict(sorted(_objects(connection).items())), tuple(sorted(grants)))
+    grants = {role: tuple(sorted(connection.exec_driver_sql(_GRANTS, {"role": role}).scalars())) for role in _NEEDS}
+    return Catalogue(dict(sorted(_objects(connection).items())), grants)
 
 
 def missing_objects(connection: Connection) -> tuple[str, ...]:
@@ -70,29 +90,33 @@ def foreign_triggers(connection: Connection) -> tuple[str, ...]:
 
 
 def grant_faults(connection: Connection) -> tuple[str, ...]:
-    """What the role of runs lacks, and what it may do beyond it, by whomever that was granted, in words.
+    """What the roles of runs, relay and analysts lack, and may do beyond it, by whomever that was granted, in words.
 
-    Nothing where the role was given nothing at all: runs carry another one there.
+    Nothing of a role that was given nothing at all: others are carried there.
     """
-    if not connection.exec_driver_sql(_IS_SET_UP, {"role": RUN_ROLE}).scalar_one():
-        return ()
-    grants = [_grant(grant) for grant in expected().grants]
+    return tuple(fault for role in _NEEDS for fault in _faults(connection, role))
+
+
+def _faults(connection: Connection, role: str) -> Iterator[str]:
+    if not connection.exec_driver_sql(_IS_SET_UP, {"role": role}).scalar_one():
+        return
+    grants = [_grant(grant) for grant in expected().grants[role]]
     asked = {
-        "role": RUN_ROLE,
+        "role": role,
         "privileges": [privilege for privilege, _, _ in grants],
         "columns": [column for _, column, _ in grants],
         "names": [name for _, _, name in grants],
     }
-    lacking = _by_object(connection.exec_driver_sql(_LACKING, asked))
-    return (*(f"role {who} may not {what}, which runs need" for who, what in lacking), *_excess(connection, asked))
+    for who, what in _by_object(connection.exec_driver_sql(_LACKING, asked)):
+        yield f"role {who} may not {what}, which {_NEEDS[role][0]}"
+    yield from _excess(connection, role, asked)
 
 
-def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
-    ours = {kind: [name.partition(" ")[2] for name in expected().objects if name.startswith(kind)] for kind in _KINDS}
-    asked = {**asked, "tables": [*ours["table"], "alembic_version"], "functions": ours["function"]}
+def _excess(connection: Connection, role: str, asked: Mapping[str, Any]) -> Iterator[str]:
+    asked = {**asked, "tables": [*expected().tables, "alembic_version"], "functions": expected().functions}
     may = connection.exec_driver_sql(_MAY, asked).one()
     if may.own:
-        yield f"role {RUN_ROLE} may do all that {may.own} may, and nothing guards the database from that"
+        yield f"role {role} may do all that {may.own} may, and nothing guards the database from that"
         return
     for is_so, what in (
         (may.temporary, "create temporary tables in this database"),
@@ -100,9 +124,9 @@ def _excess(connection: Connection, asked: Mapping[str, Any]) -> Iterator[str]:
         (may.replicates, "switch triggers off by session_replication_role"),
     ):
         if is_so:
-            yield f"role {RUN_ROLE} may {what}"
+            yield f"role {role} may {what}"
     for who, what in _by_object(connection.exec_driver_sql(_BEYOND, asked)):
-        yield f"role {who} may {what}, which runs do not need"
+        yield f"role {who} may {what}, which {_NEEDS[role][1]}"
 
 
 def _objects(connection: Connection) -> Mapping[str, str]:

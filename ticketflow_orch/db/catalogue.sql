@@ -81,7 +81,7 @@ SELECT EXISTS (
 
 
 -- name: lacking
--- Which of the privileges that runs need the role lacks, or the one that asks as one of its members.
+-- Which of the privileges that a role needs it lacks, or the one that asks as one of its members.
 SELECT who.name AS who, privilege, of_column, asked.name
 FROM unnest(%(privileges)s::text[], %(columns)s::text[], %(names)s::text[])
     WITH ORDINALITY AS asked (privilege, of_column, name, place)
@@ -103,8 +103,8 @@ ORDER BY who.name, place;
 
 
 -- name: beyond
--- What a role may do beyond the privileges that runs need, whatever way it came to the role: granted to it, to a role
--- that it is a member of, or to everybody.
+-- What a role may do beyond the privileges that it needs, whatever way it came to the role: granted to it, to a role
+-- that it is a member of, or to everybody. Which revision the schema is at may be known to all.
 WITH relation AS MATERIALIZED (
     SELECT oid, relname::text AS name FROM pg_class
     WHERE relnamespace = 'public'::regnamespace AND relname = ANY (%(tables)s::text[])
@@ -114,9 +114,12 @@ WITH relation AS MATERIALIZED (
         AS privilege
     WHERE has_table_privilege(%(role)s::name, oid, privilege)
     UNION ALL
+    SELECT 'SELECT', NULL, name FROM relation
+    WHERE name <> 'alembic_version' AND has_table_privilege(%(role)s::name, oid, 'SELECT')
+    UNION ALL
     SELECT privilege, attname::text, name
     FROM relation JOIN pg_attribute ON attrelid = oid AND attnum > 0 AND NOT attisdropped
-    CROSS JOIN unnest(ARRAY['INSERT', 'UPDATE', 'REFERENCES']) AS privilege
+    CROSS JOIN unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'REFERENCES']) AS privilege
     WHERE has_column_privilege(%(role)s::name, oid, attnum, privilege)
         AND NOT has_table_privilege(%(role)s::name, oid, privilege)
     UNION ALL
