@@ -14,6 +14,7 @@ from ticketflow_orch.db.migrate import require_current_schema
 from ticketflow_orch.db.retrying import retried
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.databases import OURS
+from ticketflow_orch.secret_variables import secret
 from ticketflow_orch.settings import settings
 
 
@@ -48,7 +49,7 @@ class DatabaseResource(Given):
             engine.dispose()
 
     def _address(self) -> str:
-        url = self.url or os.environ.get(OURS, "")
+        url = self.url or secret(OURS, os.environ) or ""
         if not url:
             raise InvalidInput(f'{OURS} is not set here; set it, or eval "$(ticketflow env)".')
         return url

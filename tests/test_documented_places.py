@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "deploy").glob("*.*"))]
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(path for path in (ROOT / "deploy").rglob("*") if path.suffix in {".md", ".conf", ".yaml"}),
+]
 FOLDERS = ("ticketflow_orch", "resources", "assets", "schedules", "sensors", "tests", "docs", "deploy", "benchmarks")
 # What an installation has, and this repository does not.
 ELSEWHERE = {"dagster.yaml", "delivery.toml"}

@@ -38,9 +38,10 @@ MAY_IMPORT = {
 # The rooms of the business and its entry points, from the ground up: each may import from those before it. `local` and
 # `db` come first; who delivers knows nobody who has something delivered but by `event_handlers`.
 FLOORS = (
-    "errors", "months", "clock", "formatting", "settings", "migrations", "db", "local", "outbox", "periods",
-    "jobs", "ticketing", "settlement", "importing", "closing", "payouts", "demo_data", "statements", "installation",
-    "dagster_host", "mail", "reports", "monitoring", "auditing", "event_handlers", "definitions", "cli", "__main__",
+    "errors", "months", "clock", "formatting", "secret_variables", "settings", "migrations", "db", "local", "outbox",
+    "periods", "jobs", "ticketing", "settlement", "importing", "closing", "payouts", "demo_data", "statements",
+    "installation", "dagster_host", "mail", "reports", "monitoring", "auditing", "event_handlers", "definitions", "cli",
+    "__main__",
 )  # fmt: skip
 PACKAGES = ("ticketflow_orch", "resources", "assets", "schedules", "sensors")
 

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -21,6 +21,7 @@ from ticketflow_orch.errors import InvalidInput, PreconditionFailed, TicketflowE
 from ticketflow_orch.formatting.mail_addresses import mail_address
 from ticketflow_orch.formatting.text import is_text
 from ticketflow_orch.months import Month, zone
+from ticketflow_orch.secret_variables import FILE, secret
 
 
 def _month_key(value: str) -> str:
@@ -228,7 +229,7 @@ class Settings(BaseSettings):
     )
     allowed_hosts: Annotated[str, AfterValidator(_hosts)] = Field(
         "",
-        description="Names that the web pages answer to besides localhost, between commas; *.example.com for all below it.",
+        description="Hosts that the web pages answer to besides localhost, between commas; *.example.com is all below.",
     )
     watch_interval: Lead = Field(
         timedelta(minutes=5), description="How often it is asked whether windows were missed or work is overdue."
@@ -258,6 +259,15 @@ class Settings(BaseSettings):
         return tuple(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
 
 
+# Those that are also read from a file that a variable with _FILE at its end names.
+SECRETS = ("database_url", "dagster_database_url")
+
+
+def _from_files() -> dict[str, Any]:
+    found = {name: secret(f"{_PREFIX}{name.upper()}", os.environ) for name in SECRETS}
+    return {name: value for name, value in found.items() if value is not None}
+
+
 @cache
 def settings() -> Settings:
     """The process's settings.
@@ -280,7 +290,7 @@ def read_settings() -> Settings:
             # Its value may hold a password.
             raise InvalidInput(f"{name} is not UTF-8; write it in that encoding.")
     try:
-        found = Settings()
+        found = Settings(**_from_files())
     except ValidationError as error:
         first = error.errors()[0]
         variable = f"TICKETFLOW_{str(first['loc'][0]).upper()}"
@@ -333,12 +343,14 @@ def unknown_variables(environment: Mapping[str, str] = os.environ) -> tuple[str,
     """
     # Whatever their case, as for those that are read.
     given = {name: name.upper().removeprefix(_PREFIX) for name in environment if name.upper().startswith(_PREFIX)}
-    known = [name.upper() for name in Settings.model_fields]
+    known = [*(name.upper() for name in Settings.model_fields), *(f"{name.upper()}{FILE}" for name in SECRETS)]
     unknown = {name: setting for name, setting in sorted(given.items()) if setting not in known}
     if not unknown:
         return ()
     named = _delivery_configuration(environment)
-    return tuple(_unknown(name, setting, known) for name, setting in unknown.items() if name not in named)
+    return tuple(
+        _unknown(name, setting, known) for name, setting in unknown.items() if name.removesuffix(FILE) not in named
+    )
 
 
 def _unknown(name: str, setting: str, known: Iterable[str]) -> str:

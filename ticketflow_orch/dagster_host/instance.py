@@ -26,7 +26,8 @@ from ticketflow_orch.installation.agreed_routes import adopt_routes
 from ticketflow_orch.installation.deciding import adopt
 from ticketflow_orch.jobs import intervals
 from ticketflow_orch.local.account import account
-from ticketflow_orch.local.databases import Databases, serving
+from ticketflow_orch.local.databases import DAGSTERS, OURS, Databases, serving
+from ticketflow_orch.secret_variables import FILE
 from ticketflow_orch.settings import Settings
 from ticketflow_orch.settings import settings as current_settings
 
@@ -100,6 +101,9 @@ def bootstrap(
     write_home(settings)
     variables = environment(settings, databases) | installed.environment
     os.environ.update(variables)
+    for name in (OURS, DAGSTERS):
+        # Said by the variable itself from here on, for all that this process starts.
+        os.environ.pop(f"{name}{FILE}", None)
     current_settings.cache_clear()
     if not prepares:
         _require_storage(settings, databases)
@@ -120,11 +124,18 @@ def bootstrap(
 def environment(settings: Settings, databases: Databases) -> dict[str, str]:
     """The variables that plain `dagster …` commands and our own processes need to find this instance."""
     return {
+        **places(settings),
+        **databases.environment(),
+    }
+
+
+def places(settings: Settings) -> dict[str, str]:
+    """The variables by which any process finds the instance's home; no secret is among them."""
+    return {
         "TICKETFLOW_HOME": str(settings.home.absolute()),
         "DAGSTER_HOME": str(dagster_home(settings)),
         # Else a backfill fails for good when the daemon finds the code server away.
         "DAGSTER_BACKFILL_RETRY_DEFINITION_CHANGED_ERROR": "1",
-        **databases.environment(),
     }
 
 

@@ -70,6 +70,20 @@ def resolve(settings: Settings) -> Databases:
     return Databases(given, _giving_up_silence(dagster), None)
 
 
+def dagster_only(settings: Settings) -> dict[str, str]:
+    """The variable by which a process finds Dagster's storage alone, whatever is known here of TicketFlow's database.
+
+    Raises:
+        InvalidInput: the URL is missing where TicketFlow's is given, or wrong.
+    """
+    if settings.database_url is not None or settings.dagster_database_url is None:
+        url = resolve(settings).dagster
+    else:
+        given = parse_url(settings.dagster_database_url.get_secret_value(), DAGSTERS)
+        url = _giving_up_silence(_with_driver(given, "psycopg2"))
+    return {DAGSTERS: url.render_as_string(hide_password=False)}
+
+
 @contextmanager
 def serving(
     settings: Settings, patience: float = 60, *, create: bool = True, dagster: bool = True

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.secret_variables import secret
 from ticketflow_orch.settings import Length
 
 # Chosen so that a receiver cannot forge a signature, and as Standard Webhooks has them.
@@ -247,8 +248,8 @@ def smtp_password(destination: SmtpDestination, environment: Mapping[str, str]) 
 
 
 def _variable(name: str, environment: Mapping[str, str]) -> str:
-    value = environment.get(name, "")
-    if not value:
+    value = secret(name, environment)
+    if value is None:
         raise InvalidInput(f"{name} is not set; the configuration of delivery names it, so give it a value.")
     return value
 
