@@ -14,7 +14,7 @@ export PIP_NO_INPUT := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo ui test test-fast test-fresh check lock clean inventory chaos bench-settlement bench-shards bench-backfill bench-chain bench-lifecycle bench-outbox
+.PHONY: help install demo ui test test-fast test-fresh test-containers check lock clean inventory chaos bench-settlement bench-shards bench-backfill bench-chain bench-lifecycle bench-outbox
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ test-fast: $(INSTALLED) ## run the tests that need no server, in a minute
 
 test-fresh: $(INSTALLED) ## the two commands on fresh machines: every Python found, and a bare Debian in podman (RUNTIME=… ARGS=…)
 	RUNTIME="$(RUNTIME)" ARGS="$(ARGS)" $(BIN)/python -m tests.fresh
+
+test-containers: $(INSTALLED) ## build the images, run the composition and kill each container once (RUNTIME=… ARGS=…)
+	CONTAINERS=1 RUNTIME="$(RUNTIME)" $(BIN)/python -m pytest -p no:randomly tests/containers $(ARGS)
 
 check: $(INSTALLED) ## lint, formatting, types, definitions
 	$(BIN)/ruff check .

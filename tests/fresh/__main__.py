@@ -7,9 +7,7 @@ PYTHONS the versions of the matrix; ARGS goes to the container's `make test`. Th
 
 from __future__ import annotations
 
-import ast
 import os
-import platform
 import shutil
 import subprocess
 import sys
@@ -20,13 +18,12 @@ from pathlib import Path
 
 import psutil
 
+from tests.fresh.bare_debian import bare_debian, pip_configuration
 from tests.fresh.commands import say, unpack
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 PYTHONS = ("3.11", "3.12", "3.13")
-IMAGE = "localhost/ticketflow-fresh"
-NOTHING_BUT = "python3,python3-venv,make"
 MATRIX = (
     "tests/local/test_fresh_machine.py",
     "tests/local/test_hidden_processes.py",
@@ -34,8 +31,6 @@ MATRIX = (
     "tests/local/test_postgres.py",
 )
 COMMANDS = Path(__file__).with_name("commands.py")
-# How this machine reaches its package index is handed on, whatever it is.
-NETWORK = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE")
 # What a removed project leaves below /var/lib/ticketflow.
 REMOVE = """
 from pathlib import Path
@@ -109,11 +104,11 @@ def _container(archive: Path) -> bool:
     if os.geteuid() != 0 or missing:
         say(f"Container: not run; it needs root and {', '.join(missing or ['debootstrap', 'podman'])}")
         return False
-    image = _image()
+    image = bare_debian()
     if image is None:
         return False
     runtime = os.environ.get("RUNTIME")
-    variables, folders = _pip()
+    variables, folders = pip_configuration()
     command = [
         "podman", *(["--runtime", runtime] if runtime else []), "run", "--rm", "--network=host",
         # The suite keeps its clusters in memory where there is any: half of it, as on a host. Podman gives 64 MB.
@@ -125,52 +120,6 @@ def _container(archive: Path) -> bool:
     ]  # fmt: skip
     say(f"Container: {image}")
     return _succeeds(command, ROOT)
-
-
-def _image() -> str | None:
-    """A Debian with next to nothing in it, made where it is missing."""
-    release = platform.freedesktop_os_release().get("VERSION_CODENAME", "stable")
-    image = f"{IMAGE}:{release}"
-    if subprocess.run(["podman", "image", "exists", image], check=False).returncode == 0:
-        return image
-    say(f"Container: making {image} with debootstrap")
-    with tempfile.TemporaryDirectory(prefix="ticketflow-fresh-") as scratch:
-        base = Path(scratch) / "debian"
-        command = [
-            "debootstrap",
-            "--variant=minbase",
-            f"--include={NOTHING_BUT}",
-            release,
-            str(base),
-            *_mirror(release),
-        ]
-        done = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            say(f"Container: not run; debootstrap says {done.stdout.strip().splitlines()[-1]}")
-            return None
-        with subprocess.Popen(["tar", "-C", base, "-c", "."], stdout=subprocess.PIPE) as packing:
-            subprocess.run(["podman", "import", "-", image], stdin=packing.stdout, check=True, capture_output=True)
-    return image
-
-
-def _mirror(release: str) -> list[str]:
-    """Where this machine has its own Debian from; debootstrap knows another."""
-    listed = ["apt-get", "indextargets", "--format", "$(CODENAME) $(REPO_URI)", "Created-By: Packages"]
-    known = subprocess.run(listed, check=False, capture_output=True, text=True).stdout.splitlines()
-    return [line.split()[1] for line in known if line.split()[0] == release][:1]
-
-
-def _pip() -> tuple[dict[str, str], list[str]]:
-    """pip's configuration here as variables, and the files and folders that they name."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], check=True, capture_output=True, text=True)
-    variables = {name: os.environ[name] for name in NETWORK if name in os.environ}
-    for line in listed.stdout.splitlines():
-        name, _, value = line.partition("=")
-        variables[f"PIP_{name.rpartition('.')[2].upper().replace('-', '_')}"] = str(ast.literal_eval(value))
-    words = {word for value in variables.values() for word in value.split()}
-    # The pages of an index name files that lie beside it.
-    named = {str(Path(word.removeprefix("file://")).parent) if word.startswith("file://") else word for word in words}
-    return variables, sorted(path for path in named if path.startswith("/") and path != "/" and Path(path).exists())
 
 
 if __name__ == "__main__":

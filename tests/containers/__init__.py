@@ -1,0 +1,1 @@
+"""`make test-containers`: the images, and the composition as containers."""
