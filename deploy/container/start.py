@@ -1,7 +1,7 @@
 """The first process of a container: takes over what `ticketflow env` says, then becomes the command that it is given.
 
-A variable NAME_FILE names a file whose content is the value of NAME, as a container's secret is. What Dagster runs needs
-what the database has decided, so it is refused until the database answers: the container's restart asks again.
+A variable NAME_FILE names a file whose content is the value of NAME, as a container's secret is. What Dagster runs
+needs what the database has decided, so it is refused until the database answers: the container's restart asks again.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(command: list[str]) -> None:
     # Commands of ours find out for themselves, and `migrate` makes what is asked for here.
     if Path(command[0]).name != "ticketflow":
         os.environ.update(_environment())
-    os.execvp(command[0], command)
+    os.execvp(command[0], command)  # noqa: S606
 
 
 def _environment() -> dict[str, str]:

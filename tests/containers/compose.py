@@ -1,10 +1,10 @@
-"""deploy/container/compose.yaml as commands of podman, so that what is tested is the file; what is unknown is refused."""
+"""deploy/container/compose.yaml as commands of podman: what is tested is the file, and what is unknown is refused."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,38 +47,50 @@ def options(document: Mapping[str, Any], name: str, prefix: str) -> list[str]:
     """
     said: list[str] = []
     for key, value in document["services"][name].items():
-        match key:
-            case "restart" | "stop_signal" | "shm_size":
-                said.append(f"--{key.replace('_', '-')}={value}")
-            case "mem_limit":
-                said.append(f"--memory={value}")
-            case "stop_grace_period":
-                said.append(f"--stop-timeout={seconds(value)}")
-            case "init" | "read_only":
-                said += [f"--{key.replace('_', '-')}"] * bool(value)
-            case "tmpfs" | "cap_drop" | "cap_add":
-                said += [f"--{key.replace('_', '-')}={each}" for each in value]
-            case "security_opt":
-                said += [f"--security-opt={each.removesuffix(':true')}" for each in value]
-            case "environment":
-                said += [f"--env={variable}={each}" for variable, each in value.items()]
-            case "volumes":
-                said += [f"--volume={prefix}-{each}" for each in value]
-            case "secrets":
-                files = {each: document["secrets"][each]["file"] for each in value}
-                said += [f"--volume={file}:/run/secrets/{each}:ro" for each, file in files.items()]
-            case "logging":
-                # Podman's name for it; it keeps one file, not five.
-                assert value["driver"] == "json-file"
-                said += ["--log-driver=k8s-file", f"--log-opt=max-size={value['options']['max-size']}"]
-            case "healthcheck":
-                said += _health(value)
-            case _ if key not in _ELSEWHERE:
-                raise UnknownKeyError(f"{name}: {key}")
+        flag = f"--{key.replace('_', '-')}"
+        if key == "volumes":
+            said += [f"--volume={prefix}-{each}" for each in value]
+        elif key == "secrets":
+            files = {each: document["secrets"][each]["file"] for each in value}
+            said += [f"--volume={file}:/run/secrets/{each}:ro" for each, file in files.items()]
+        elif key in _TRANSLATED:
+            said += _TRANSLATED[key](flag, value)
+        elif key not in _ELSEWHERE:
+            raise UnknownKeyError(f"{name}: {key}")
     return said
 
 
-def _health(check: Mapping[str, Any]) -> list[str]:
+def _health(_: str, check: Mapping[str, Any]) -> list[str]:
     words = check["test"]
     assert words[0] == "CMD"
     return [f"--health-cmd={json.dumps(words)}", "--health-interval=disable", f"--health-timeout={check['timeout']}"]
+
+
+def _logging(_: str, said: Mapping[str, Any]) -> list[str]:
+    # Podman's name for it; it keeps one file, not five.
+    assert said["driver"] == "json-file"
+    return ["--log-driver=k8s-file", f"--log-opt=max-size={said['options']['max-size']}"]
+
+
+def _as_it_is(flag: str, value: str) -> list[str]:
+    return [f"{flag}={value}"]
+
+
+def _switch(flag: str, value: bool) -> list[str]:
+    return [flag] * value
+
+
+def _each(flag: str, values: list[str]) -> list[str]:
+    return [f"{flag}={value.removesuffix(':true')}" for value in values]
+
+
+_TRANSLATED: Mapping[str, Callable[[str, Any], list[str]]] = {
+    **dict.fromkeys(("restart", "stop_signal", "shm_size"), _as_it_is),
+    **dict.fromkeys(("init", "read_only"), _switch),
+    **dict.fromkeys(("tmpfs", "cap_drop", "cap_add", "security_opt"), _each),
+    "mem_limit": lambda _, value: [f"--memory={value}"],
+    "stop_grace_period": lambda _, value: [f"--stop-timeout={seconds(value)}"],
+    "environment": lambda _, value: [f"--env={name}={each}" for name, each in value.items()],
+    "healthcheck": _health,
+    "logging": _logging,
+}

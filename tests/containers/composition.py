@@ -119,6 +119,15 @@ def composition(name: str, folder: Path, images: Mapping[str, str], **variables:
                 _podman("volume", "rm", "--force", f"{name}-{volume}")
 
 
+def first_line(container: str, patience: float = 60) -> str:
+    """What a container says first, once it has said something."""
+    deadline = time.monotonic() + patience
+    while not (said := podman("logs", container)):
+        assert time.monotonic() < deadline, f"{container} has said nothing for {patience:.0f} s"
+        time.sleep(0.2)
+    return said.splitlines()[0]
+
+
 def podman(*arguments: str) -> str:
     """What a command of podman says that must succeed."""
     done = _podman(*arguments)

@@ -33,11 +33,12 @@ ORGANIZATIONS = 120
 FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
 MISSING = [program for program in ("podman", "buildah", "debootstrap", "ip") if shutil.which(program) is None]
 
-pytestmark = [
-    pytest.mark.timeout(2400),
+RUNS_HERE = [
     pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)} here"),
-    pytest.mark.skipif("CONTAINERS" not in os.environ, reason="takes ten minutes; `make test-containers` runs it"),
+    pytest.mark.skipif("CONTAINERS" not in os.environ, reason="takes minutes; `make test-containers` runs it"),
 ]
+
+pytestmark = [pytest.mark.timeout(2400), *RUNS_HERE]
 
 
 @dataclass(frozen=True)
@@ -193,8 +194,8 @@ def _ledger(engine: Engine) -> list[tuple[Any, ...]]:
 
 
 LEDGER = """
-    SELECT external_ref, ledger_entry.month, ledger_entry.currency, sequence, captures, refunds, chargebacks, commission,
-        ledger_entry.commission_tax, net
+    SELECT external_ref, ledger_entry.month, ledger_entry.currency, sequence, captures, refunds, chargebacks,
+        commission, ledger_entry.commission_tax, net
     FROM ledger_entry JOIN organization ON organization.id = organization_id ORDER BY 1, 2, 3, 4
 """
 DONE = "SELECT count(*) FROM settlement_chunk WHERE state = 'DONE'"
