@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,9 +11,9 @@ import yaml
 
 FILE = Path(__file__).parents[2] / "deploy" / "container" / "compose.yaml"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::([-?])([^}]*))?\}")
-# What says nothing to podman: who waits for whom is the composition's, ports lie in its own network, and there is no
-# systemd that would ask after health by the clock.
-_ELSEWHERE = {"depends_on", "ports", "image", "command"}
+# What says nothing to podman: who waits for whom and who is healthy is the composition's to ask, and ports lie in its
+# own network.
+_ELSEWHERE = {"depends_on", "ports", "image", "command", "healthcheck"}
 
 
 class UnknownKeyError(Exception):
@@ -60,12 +59,6 @@ def options(document: Mapping[str, Any], name: str, prefix: str) -> list[str]:
     return said
 
 
-def _health(_: str, check: Mapping[str, Any]) -> list[str]:
-    words = check["test"]
-    assert words[0] == "CMD"
-    return [f"--health-cmd={json.dumps(words)}", "--health-interval=disable", f"--health-timeout={check['timeout']}"]
-
-
 def _logging(_: str, said: Mapping[str, Any]) -> list[str]:
     # Podman's name for it; it keeps one file, not five.
     assert said["driver"] == "json-file"
@@ -91,6 +84,5 @@ _TRANSLATED: Mapping[str, Callable[[str, Any], list[str]]] = {
     "mem_limit": lambda _, value: [f"--memory={value}"],
     "stop_grace_period": lambda _, value: [f"--stop-timeout={seconds(value)}"],
     "environment": lambda _, value: [f"--env={name}={each}" for name, each in value.items()],
-    "healthcheck": _health,
     "logging": _logging,
 }
