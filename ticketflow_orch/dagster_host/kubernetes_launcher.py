@@ -33,10 +33,11 @@ class KubernetesRunLauncher(K8sRunLauncher):
         Raises:
             KubernetesSilentError: the API does not answer, or refuses to.
         """
-        found = super().check_run_worker_health(run)
+        found: CheckRunHealthResult = super().check_run_worker_health(run)
         if found.status != WorkerStatus.UNKNOWN:
             return found
-        name = get_job_name_from_run_id(run.run_id, resume_attempt_number=self._get_resume_attempt_number(run))
+        attempt = self._get_resume_attempt_number(run)
+        name = get_job_name_from_run_id(run.run_id, resume_attempt_number=attempt)  # type: ignore[no-untyped-call]
         namespace = self.get_container_context_for_run(run).namespace
         try:
             status = self._api_client.get_job_status(namespace=namespace, job_name=name)
