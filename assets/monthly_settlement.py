@@ -22,7 +22,7 @@ from ticketflow_orch.settings import BOUNDS, settings
 from ticketflow_orch.settlement import IncompleteSettlementError, SettlementOptions, settle_month
 from ticketflow_orch.settlement.preview import dry_run
 
-# Below the home: whoever may launch a run names a file, and must not be able to replace any other.
+# Below the home: anyone who may launch a run names a file, and must not be able to replace any other.
 DRY_RUNS = "dry-runs"
 
 

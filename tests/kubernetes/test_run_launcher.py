@@ -43,32 +43,33 @@ def kubernetes(tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def storage(scratch: Path, server: EmbeddedServer, url: URL) -> Iterator[URL]:
+    """Both databases, prepared."""
+    with dagster_storage(server, url) as storage, bootstrapped(scratch, url, storage):
+        yield storage
+
+
+@pytest.fixture
 def instance(
-    kubernetes: Cluster,
-    scratch: Path,
-    server: EmbeddedServer,
-    url: URL,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    kubernetes: Cluster, storage: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[DagsterInstance]:
     """The instance of our values. Its storage is by URL, since the server here has no port, and the API is the stub."""
-    with dagster_storage(server, url) as storage, bootstrapped(scratch, url, storage):
-        written = rendered_instance(values())
-        for part in ("run_storage", "event_log_storage", "schedule_storage"):
-            written[part]["config"] = {"postgres_url": {"env": "TICKETFLOW_DAGSTER_DATABASE_URL"}}
-        written["run_launcher"]["config"] |= {
-            "load_incluster_config": False,
-            "kubeconfig_file": str(kubernetes.kubeconfig()),
-        }
-        home = tmp_path / "dagster"
-        home.mkdir()
-        (home / "dagster.yaml").write_text(yaml.safe_dump(written), "utf-8")
-        monkeypatch.setenv("DAGSTER_HOME", str(home))
-        monkeypatch.setenv("DAGSTER_K8S_INSTANCE_CONFIG_MAP", "dagster-instance")
-        monkeypatch.setenv("DAGSTER_K8S_PG_PASSWORD_SECRET", "ticketflow-dagster-storage")
-        monkeypatch.setenv("DAGSTER_PG_PASSWORD", "none")
-        with DagsterInstance.from_config(str(home)) as opened:
-            yield opened
+    written = rendered_instance(values())
+    for part in ("run_storage", "event_log_storage", "schedule_storage"):
+        written[part]["config"] = {"postgres_url": {"env": "TICKETFLOW_DAGSTER_DATABASE_URL"}}
+    written["run_launcher"]["config"] |= {
+        "load_incluster_config": False,
+        "kubeconfig_file": str(kubernetes.kubeconfig()),
+    }
+    home = tmp_path / "dagster"
+    home.mkdir()
+    (home / "dagster.yaml").write_text(yaml.safe_dump(written), "utf-8")
+    monkeypatch.setenv("DAGSTER_HOME", str(home))
+    monkeypatch.setenv("DAGSTER_K8S_INSTANCE_CONFIG_MAP", "dagster-instance")
+    monkeypatch.setenv("DAGSTER_K8S_PG_PASSWORD_SECRET", "ticketflow-dagster-storage")
+    monkeypatch.setenv("DAGSTER_PG_PASSWORD", "none")
+    with DagsterInstance.from_config(str(home)) as opened:
+        yield opened
 
 
 def launch(instance: DagsterInstance, job: str, **tags: str) -> DagsterRun:

@@ -105,7 +105,7 @@ def test_a_relay_that_stays_hears_of_events_through_a_pooler(engine: Engine, poo
             assert end().delivered == 9
     finally:
         through.dispose()
-    # Whoever does not hear looks once a second.
+    # A relay that does not hear looks once a second.
     assert median(took) < 0.2
 
 

@@ -55,7 +55,7 @@ EVENING = START - timedelta(hours=24)
 JANUARY, FEBRUARY = Month(2026, 1), Month(2026, 2)
 PAID = 30
 BUYERS = 30
-# Deliveries at a time: as many may be under way when the primary dies.
+# Deliveries at a time: as many may be on their way when the primary dies.
 IN_FLIGHT = 2
 DELIVERY = """
 [destinations.provider]

@@ -27,7 +27,8 @@ def metrics(
         int | None, typer.Option(min=1, max=65535, metavar="PORT", help=f"Answer scrapes on {HOST} until Ctrl-C.")
     ] = None,
     address: Annotated[
-        str, typer.Option(metavar="IP", help="With --serve: the address to listen on. Whoever reaches it may read all.")
+        str,
+        typer.Option(metavar="IP", help="With --serve: the address to listen on. Anyone who reaches it may read all."),
     ] = HOST,
 ) -> None:
     """Print the metrics in Prometheus' format; or write them to a file, or serve them, read anew at each scrape.

@@ -91,7 +91,7 @@ def _require_sessions(session: psycopg.Connection, place: tuple[str, int, str]) 
 
 
 def _set(session: psycopg.Connection, options: str) -> None:
-    """Set what `options` ask for once more: a pooler passes none of them on, or not all."""
+    """Set what `options` ask for again: a pooler passes none of them on, or not all."""
     asked = OPTION.findall(options)
     if not asked:
         return

@@ -1,6 +1,6 @@
 """The four group roles of an installation: set up by `grants.sql`, and compared with what the database has.
 
-The owner's has what the migrations made, so that whoever is its member migrates and sets these roles up. Roles belong
+The owner's has what the migrations made, so that its members migrate and set these roles up. Roles belong
 to the whole server: two installations on one server share them.
 """
 
@@ -51,7 +51,7 @@ def set_up_roles(engine: Engine) -> RoleChanges:
 
     Raises:
         PreconditionFailed: names each right that the session's role lacks for it.
-        Conflict: somebody else has been at it for too long.
+        Conflict: another `ticketflow roles` does not end.
     """
     with one_at_a_time(engine, _TURN, "`ticketflow roles`", _LONGEST_WAIT), engine.connect() as connection:
         lacked = connection.exec_driver_sql(_LACKED, _asked()).scalars().all()

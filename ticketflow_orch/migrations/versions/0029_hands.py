@@ -1,4 +1,4 @@
-"""A chunk says which run did it, and since when it had been at it: several runs may share a pass."""
+"""A chunk says which run did it, and since when that had worked on it: several runs may share a pass."""
 
 from alembic import op
 
