@@ -102,7 +102,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     (folder / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     operators, viewers, port = (free_port() for _ in range(3))
     trust = configure(folder, {"127.0.0.1:3000": operators, "127.0.0.1:3001": viewers, "443 ssl": port})
-    webserver = [Path(sys.executable).with_name("dagster-webserver"), "-f", "job.py", "-h", "127.0.0.1"]
+    webserver = [sys.executable, "-m", "ticketflow_orch.dagster_host.webserver", "-f", "job.py", "-h", "127.0.0.1"]
     environment = {**os.environ, "DAGSTER_HOME": str(folder / "home")}
     commands = (
         [*webserver, "-p", str(operators), "--path-prefix", "/ops"],
