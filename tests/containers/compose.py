@@ -48,7 +48,8 @@ def options(document: Mapping[str, Any], name: str, prefix: str) -> list[str]:
     for key, value in document["services"][name].items():
         flag = f"--{key.replace('_', '-')}"
         if key == "volumes":
-            said += [f"--volume={prefix}-{each}" for each in value]
+            # One with a path is a file of this host.
+            said += [f"--volume={each if each.startswith('/') else f'{prefix}-{each}'}" for each in value]
         elif key == "secrets":
             files = {each: document["secrets"][each]["file"] for each in value}
             said += [f"--volume={file}:/run/secrets/{each}:ro" for each, file in files.items()]

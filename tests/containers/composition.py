@@ -16,6 +16,13 @@ from typing import Any
 from tests.containers import compose
 from tests.containers.network import own_network
 
+DELIVERY = """
+[destinations.file]
+transport = "file"
+
+[routes.default]
+destination = "file"
+"""
 PASSWORD = "not-for-anybody"
 
 _QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -121,7 +128,10 @@ def composition(name: str, folder: Path, images: Mapping[str, str], **variables:
         # Of the account of the containers, as docs/containers.md says.
         shutil.chown(secrets / secret, 10001, 10001)
         (secrets / secret).chmod(0o400)
-    document = compose.read({**variables, **images, "TICKETFLOW_SECRETS": str(secrets)})
+    delivery = folder / "delivery.toml"
+    delivery.write_text(DELIVERY)
+    files = {"TICKETFLOW_SECRETS": str(secrets), "TICKETFLOW_DELIVERY": str(delivery)}
+    document = compose.read({**variables, **images, **files})
     with own_network(name) as network:
         composed = Composition(name, network, document, images)
         try:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.containers import compose
 
-DOCUMENT = compose.read({"TICKETFLOW_SECRETS": "/secrets"})
+DOCUMENT = compose.read({"TICKETFLOW_SECRETS": "/secrets", "TICKETFLOW_DELIVERY": "/delivery.toml"})
 SERVICES = sorted(DOCUMENT["services"])
 
 
@@ -41,6 +41,8 @@ def test_secrets_are_files_and_no_value_is_in_an_environment() -> None:
         assert all(name.endswith("_FILE") and value.startswith("/run/secrets/") for name, value in named.items())
 
 
-def test_a_file_of_secrets_that_nobody_named_is_asked_for() -> None:
-    with pytest.raises(KeyError, match="the folder of the secrets"):
-        compose.read({})
+@pytest.mark.parametrize("missing", ["the folder of the secrets", "the file of destinations and routes"])
+def test_what_nobody_named_is_asked_for(missing: str) -> None:
+    named = {"TICKETFLOW_SECRETS": "/secrets"} if "routes" in missing else {"TICKETFLOW_DELIVERY": "/delivery.toml"}
+    with pytest.raises(KeyError, match=missing):
+        compose.read(named)
