@@ -54,8 +54,15 @@ def _lead(server: socket.socket, network: Path, inside: int) -> None:
             near.close()
             continue
         far.settimeout(None)
-        for source, target in ((near, far), (far, near)):
-            threading.Thread(target=_pump, args=(source, target), daemon=True).start()
+        threading.Thread(target=_join, args=(near, far), daemon=True).start()
+
+
+def _join(near: socket.socket, far: socket.socket) -> None:
+    with near, far:
+        back = threading.Thread(target=_pump, args=(far, near), daemon=True)
+        back.start()
+        _pump(near, far)
+        back.join()
 
 
 def _pump(source: socket.socket, target: socket.socket) -> None:
