@@ -82,3 +82,15 @@ def test_the_code_location_loads_in_a_folder_with_an_assets_package_of_its_own(p
     )
 
     assert "monthly_settlement" in listed.split()
+
+
+def test_a_server_is_prepared_from_the_wheel_alone(python: Path, scratch: Path) -> None:
+    """The migrations, `dagster.yaml` and the grants are in it."""
+    folder = scratch / "wheel"
+    folder.mkdir()
+    command, home = str(python.with_name("ticketflow")), str(folder / "home")
+    assert "--check" in run([command, "roles", "--help"], folder)
+    assert "up to date" in run([command, "migrate"], folder, TICKETFLOW_HOME=home)
+    assert run([command, "roles"], folder, TICKETFLOW_HOME=home).endswith("The roles are set up.\n")
+    assert run([command, "roles", "--check"], folder, TICKETFLOW_HOME=home).startswith("Every role has what it needs")
+    assert (folder / "home" / "dagster" / "dagster.yaml").is_file()

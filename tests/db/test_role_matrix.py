@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, Row, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ProgrammingError
 
 from tests.conftest import fresh_database, run_sql
-from tests.outbox.relay.world import DELIVERED, GONE, REJECTED, Receiver, add, delivery, run, states
-from tests.support.payable import requested_payout
+from tests.outbox.relay.world import DELIVERED, GONE, REJECTED, Receiver, add, delivery, route, run, states
+from tests.support.payable import request, requested_payout
 from tests.support.provider_by_hand import CONFIRMED, recorded, said
+from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.settled import MARCH
 from tests.support.sql_statements import execute
+from tests.support.statements import close, state
+from ticketflow_orch import clock
 from ticketflow_orch.db.catalogue import ANALYST_ROLE, OWNER_ROLE, RELAY_ROLE, RUN_ROLE, expected
 from ticketflow_orch.db.engine import connect_engine
 from ticketflow_orch.db.migrate import migrate
 from ticketflow_orch.db.roles import foreign_owners, role_faults, set_up_roles
 from ticketflow_orch.errors import PreconditionFailed
+from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.local.postgres import EmbeddedServer
+from ticketflow_orch.outbox.delivery.configuration import Delivery
 from ticketflow_orch.outbox.delivery.handlers import EventKind, Rendered
+from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 GRANTED = (RUN_ROLE, RELAY_ROLE, ANALYST_ROLE)
 PRIVILEGES = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
@@ -179,6 +188,37 @@ def test_the_role_of_the_relay_writes_down_what_a_provider_answered(set_up: Engi
         recorded(relay, "DELIVERED", said(CONFIRMED))
     with set_up.connect() as connection:
         assert connection.execute(text("SELECT state FROM payout")).scalars().all() == ["CONFIRMED"]
+
+
+@pytest.mark.every_server
+def test_the_role_of_the_relay_delivers_reminders_statements_and_payouts_as_they_are(
+    set_up: Engine, tmp_path: Path
+) -> None:
+    organization = add_organization(set_up, contact_email="finance@example.com")
+    add_movement(set_up, organization, 100_000, "2026-03-10T10:00")
+    close(set_up, MARCH)
+    assert request(set_up, MARCH).requested == 1
+    assert state(set_up, tmp_path, mail_from=instant("2026-01-01T00:00")).mails == 1
+    now, kinds = clock.now(), {"24h": timedelta(hours=24)}
+    send_reminders(set_up, ReminderRules(now - timedelta(days=9), kinds))
+    start = now + timedelta(hours=20)
+    evening = add_event(set_up, organization, starts_at=start, ends_at=start + timedelta(hours=2))
+    add_reservation(set_up, evening, status="CONFIRMED", confirmed_at=instant("2026-05-01T10:14"))
+    assert send_reminders(set_up, ReminderRules(now, kinds)).queued == 1
+    receiver = Receiver(lambda message: DELIVERED if message.event_type != "PayoutRequested" else said(CONFIRMED))
+    with as_role(set_up.url, RELAY_ROLE) as relay:
+        run(relay, Delivery({}, route(), {"there": lambda: receiver}), KINDS)
+    assert {(one.event_type, one.state) for one in _events(set_up)} == {
+        (kind, "DELIVERED") for kind in ("MonthSettled", "PayoutRequested", "ReminderDue", "StatementReady")
+    }
+    assert all(message.body for message in receiver.sent if message.event_type in {"ReminderDue", "StatementReady"})
+    with set_up.connect() as connection:
+        assert connection.execute(text("SELECT state FROM payout")).scalars().all() == ["CONFIRMED"]
+
+
+def _events(engine: Engine) -> Sequence[Row[Any]]:
+    with engine.connect() as connection:
+        return connection.execute(text("SELECT event_type, state FROM outbox_event")).all()
 
 
 @pytest.mark.every_server
