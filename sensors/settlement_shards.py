@@ -17,6 +17,7 @@ from ticketflow_orch.db.engine import PATIENCE
 from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.jobs.firings import PARTITION, SHARD, SHARED_MONTH, SHARED_PASS
 from ticketflow_orch.jobs.intervals import SETTLEMENT_SHARD
+from ticketflow_orch.jobs.pods import SETTLING_POD
 from ticketflow_orch.months import Month
 from ticketflow_orch.settings import BOUNDS, settings
 from ticketflow_orch.settlement import IncompleteSettlementError
@@ -76,7 +77,7 @@ def settlement_shard(context: dg.OpExecutionContext, config: ShardConfig, databa
     )
 
 
-@dg.job(description="Helps to settle a month that another run leads.")
+@dg.job(description="Helps to settle a month that another run leads.", tags=SETTLING_POD)
 def settlement_shard_job() -> None:
     """It has no partition: the run that leads the month materializes it, and no other."""
     settlement_shard()
