@@ -142,7 +142,7 @@ def test_the_jobs_that_are_made_settle_a_month_when_they_are_run(
         assert now(instance, run).status == SUCCESS
         assert health(instance, now(instance, run)) == WorkerStatus.SUCCESS
         # The second one finds nothing to post.
-        assert ledger(engine, "organization_id", "net") == [(1, 8_800), (2, 22_000)]
+        assert ledger(engine, "organization_id", "currency", "net") == [(1, "EUR", 8_800), (2, "EUR", 22_000)]
 
 
 def test_the_api_takes_the_job_and_the_job_s_own_tags_decide(instance: DagsterInstance, kubernetes: Cluster) -> None:

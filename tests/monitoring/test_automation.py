@@ -21,7 +21,7 @@ UNREACHABLE = ("DagsterUserCodeUnreachableError", "Could not reach user code ser
 # What comes by the minute or more often.
 FREQUENT = (
     "expire_reservations_schedule", "outbox_relay", "stale_claims", "board_watch", "alerts_watch", "duplicate_firings",
-    "failed_checks", "failed_runs",
+    "failed_checks", "failed_runs", "settlement_shards",
 )  # fmt: skip
 
 
