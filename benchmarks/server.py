@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from ticketflow_orch.db.engine import SessionLimits, connect_engine
 from ticketflow_orch.local.postgres import EmbeddedServer
@@ -43,3 +43,11 @@ def connect(server: EmbeddedServer, database: str = "postgres", *, connections: 
     """An engine on `database` whose sessions are those of a run, but for the limits on time."""
     limits = SessionLimits(statement_timeout=0, lock_timeout=0, idle_in_transaction_timeout=0)
     return connect_engine(server.url(database), "benchmark", limits=limits, connections=connections)
+
+
+@contextmanager
+def autocommit(engine: Engine) -> Iterator[Connection]:
+    """A connection on which each statement is a transaction by itself, however long it takes."""
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("SET statement_timeout = 0")
+        yield connection

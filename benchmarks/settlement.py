@@ -29,13 +29,16 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Connection, Engine, text
 
-from benchmarks.server import connect, own_server
+from benchmarks.server import autocommit, connect, own_server
 from benchmarks.settlement_data import (
+    BEGUN,
     MONTH,
     NOW,
     Size,
     add_late_movements,
     add_ledger_history,
+    fingerprint,
+    forget_everything,
     index_ledger,
     load,
 )
@@ -269,7 +272,7 @@ def _month_emptied(server: EmbeddedServer, size: Size) -> Iterator[Engine]:
 
     def prepare(connection: Connection) -> None:
         _forget_month(connection)
-        connection.execute(_BEGUN, {"month": MONTH.first_day})
+        connection.execute(BEGUN, {"month": MONTH.first_day})
 
     with _prepared(server, size, prepare) as engine:
         yield engine
@@ -288,16 +291,6 @@ def _prepared(server: EmbeddedServer, size: Size, prepare: Callable[[Connection]
         engine.dispose()
 
 
-def forget_everything(connection: Connection, *, begun: bool) -> None:
-    # Truncating what is append-only takes a superuser who switches the triggers off.
-    connection.exec_driver_sql("SET session_replication_role = replica")
-    connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
-    connection.exec_driver_sql("DELETE FROM money_movement WHERE external_ref LIKE 'late-%%'")
-    connection.exec_driver_sql("RESET session_replication_role")
-    if begun:
-        connection.execute(_BEGUN, {"month": MONTH.first_day})
-
-
 def _forget_month(connection: Connection) -> None:
     """Take back what was settled of `MONTH`, and what came late; the space that it took is given back too."""
     connection.exec_driver_sql("SET session_replication_role = replica")
@@ -307,13 +300,6 @@ def _forget_month(connection: Connection) -> None:
     connection.exec_driver_sql("RESET session_replication_role")
     connection.exec_driver_sql("VACUUM (ANALYZE) ledger_entry")
     connection.exec_driver_sql("VACUUM settlement_period, settlement_pass, settlement_chunk, money_movement")
-
-
-@contextmanager
-def autocommit(engine: Engine) -> Iterator[Connection]:
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.exec_driver_sql("SET statement_timeout = 0")
-        yield connection
 
 
 @contextmanager
@@ -335,23 +321,6 @@ def _require_posted_late(engine: Engine, size: Size) -> None:
         ).scalar_one()
     if posted != min(LATE, size.organizations):
         sys.exit(f"{posted} adjustments were posted for {LATE} late movements.")
-
-
-_BEGUN = text("INSERT INTO settlement_period (month) VALUES (:month)")
-
-
-def fingerprint(engine: Engine) -> str:
-    """The business columns of the month's ledger in one value."""
-    with engine.connect() as connection:
-        row = connection.execute(
-            text("""
-                SELECT count(*), sum(hashtextextended(concat_ws('|', organization_id, month, currency, origin_month,
-                    sequence, captures, refunds, chargebacks, fees, commission, commission_tax, net), 0))
-                FROM ledger_entry WHERE month = :month
-            """),
-            {"month": MONTH.first_day},
-        ).one()
-    return f"{row[0]:,} rows, {row[1]}"
 
 
 def _describe(server: EmbeddedServer, size: Size, say: Say) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, text
 
 from benchmarks.server import connect
 from ticketflow_orch.db.migrate import migrate
@@ -63,6 +63,7 @@ def load(server: EmbeddedServer, size: Size, progress: Callable[[str], None]) ->
 
 
 def fill(connection: Connection, size: Size, progress: Callable[[str], None]) -> None:
+    """Put in what there is of `size`, into a database that is migrated and empty."""
     # As a replica applies rows: no triggers and no foreign keys, row by row, for what is right by construction.
     connection.exec_driver_sql(
         "SET session_replication_role = replica; SET synchronous_commit = off;"
@@ -196,3 +197,31 @@ def _movements(size: Size, month: Month, movements: int, offset: int) -> str:
         JOIN organization ON organization.id = 1 + (base * 1000003 + {offset}) % {size.organizations}
         ORDER BY number
     """
+
+
+def forget_everything(connection: Connection, *, begun: bool) -> None:
+    """Take back all that was settled, and what came late; then the month is `begun` or not."""
+    # Truncating what is append-only takes a superuser who switches the triggers off.
+    connection.exec_driver_sql("SET session_replication_role = replica")
+    connection.exec_driver_sql("TRUNCATE ledger_entry, settlement_period, settlement_window, outbox_event CASCADE")
+    connection.exec_driver_sql("DELETE FROM money_movement WHERE external_ref LIKE 'late-%%'")
+    connection.exec_driver_sql("RESET session_replication_role")
+    if begun:
+        connection.execute(BEGUN, {"month": MONTH.first_day})
+
+
+def fingerprint(engine: Engine) -> str:
+    """The business columns of the month's ledger in one value."""
+    with engine.connect() as connection:
+        row = connection.execute(
+            text("""
+                SELECT count(*), sum(hashtextextended(concat_ws('|', organization_id, month, currency, origin_month,
+                    sequence, captures, refunds, chargebacks, fees, commission, commission_tax, net), 0))
+                FROM ledger_entry WHERE month = :month
+            """),
+            {"month": MONTH.first_day},
+        ).one()
+    return f"{row[0]:,} rows, {row[1]}"
+
+
+BEGUN = text("INSERT INTO settlement_period (month) VALUES (:month)")

@@ -20,10 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy import Engine, text
 
-from benchmarks.settlement import autocommit, fingerprint, forget_everything
-from benchmarks.settlement_data import MONTH, NOW, Size, fill
-from tests.end_to_end.back_office import BackOffice, Run, opened
-from tests.end_to_end.test_single_months import worker_of
+from benchmarks.server import autocommit
+from benchmarks.settlement_data import MONTH, NOW, Size, fill, fingerprint, forget_everything
+from tests.end_to_end.back_office import BackOffice, Run, opened, worker_of
 from ticketflow_orch.jobs.intervals import SETTLEMENT_SHARD
 from ticketflow_orch.local.postgres import EmbeddedServer
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from email import message_from_bytes
 from pathlib import Path
 
 from sqlalchemy import Engine
 
+from tests.mail.relayed import kinds_at
 from tests.support.folders import story, write_folder
 from tests.support.payable import MARCH, NOW, rows
 from tests.support.payments import IMPATIENT, delivery
 from tests.support.restoring import LATER, backup
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
 from tests.support.sinks.http_receiver import HttpReceiver
-from tests.support.sinks.smtp_server import SmtpServer
+from tests.support.sinks.smtp_server import SmtpServer, message_ids
 from tests.support.sql_statements import execute
 from tests.support.statements import close, state
 from ticketflow_orch.db.engine import transaction
@@ -22,12 +22,9 @@ from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.importing import import_folder
 from ticketflow_orch.jobs.bad_rows import alert_of
 from ticketflow_orch.local.postgres import EmbeddedServer
-from ticketflow_orch.mail.message import MailOptions
-from ticketflow_orch.mail.reminders import prepare_reminders
 from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.alerts import alert_once
 from ticketflow_orch.outbox.delivery.configuration import Delivery
-from ticketflow_orch.outbox.delivery.handlers import EventKind
 from ticketflow_orch.outbox.relay import drain
 from ticketflow_orch.ticketing.events import close_events
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules
@@ -94,21 +91,9 @@ def work(engine: Engine, folder: Path, now: datetime) -> None:
 
 def deliver(engine: Engine, to: Delivery) -> None:
     """Send everything there is; reminders are rendered as on the evening before."""
-    kinds = {
-        **KINDS,
-        "ReminderDue": EventKind(
-            lambda connection, messages: prepare_reminders(
-                connection, messages, now=EVENING, options=MailOptions("tickets@example.com")
-            )
-        ),
-    }
-    drain(engine, to, kinds, budget=120, backoff=IMPATIENT)
+    drain(engine, to, {**KINDS, **kinds_at(EVENING)}, budget=120, backoff=IMPATIENT)
     to.close()
     assert rows(engine, "SELECT state, count(*) FROM outbox_event GROUP BY 1") == [("DELIVERED", MAILED + REPORTED)]
-
-
-def message_ids(server: SmtpServer) -> list[str]:
-    return [str(message_from_bytes(mail.content)["Message-ID"]) for mail in server.stored]
 
 
 def test_what_was_told_and_mailed_before_a_restore_comes_again_under_the_same_ids(

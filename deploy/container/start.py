@@ -11,9 +11,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
+
+from ticketflow_orch.errors import InvalidInput
+from ticketflow_orch.secret_variables import FILE, secret
 
 _SECRETS = ("TICKETFLOW_DATABASE_URL", "TICKETFLOW_DAGSTER_DATABASE_URL")
-_FILE = "_FILE"
 # By it the code location has the months of the database, not those of the default.
 _DECIDED = "TICKETFLOW_FIRST_MONTH"
 
@@ -21,19 +24,23 @@ _DECIDED = "TICKETFLOW_FIRST_MONTH"
 def main(command: list[str]) -> None:
     """Become `command`; ends with 2 where what is needed for it is missing."""
     for name in _SECRETS:
-        file = os.environ.pop(name + _FILE, None)
-        if file is not None:
-            try:
-                os.environ[name] = Path(file).read_text("utf-8").strip()
-            except OSError as error:
-                sys.exit(f"{name}{_FILE}={file} cannot be read ({error.strerror}); mount the secret there.")
-        if not os.environ.get(name):
-            sys.stderr.write(f"Neither {name} nor {name}{_FILE} is set; a container has no database of its own.\n")
-            sys.exit(2)
+        try:
+            value = secret(name, os.environ)
+        except InvalidInput as error:
+            _refuse(str(error))
+        if value is None:
+            _refuse(f"Neither {name} nor {name}{FILE} is set; a container has no database of its own.")
+        os.environ[name] = value
+        os.environ.pop(f"{name}{FILE}", None)
     # Commands of ours find out for themselves, and `migrate` makes what is asked for here.
     if Path(command[0]).name != "ticketflow":
         os.environ.update(_environment())
     os.execvp(command[0], command)  # noqa: S606
+
+
+def _refuse(why: str) -> NoReturn:
+    sys.stderr.write(f"{why}\n")
+    sys.exit(2)
 
 
 def _environment() -> dict[str, str]:

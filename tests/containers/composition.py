@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.containers import compose
 from tests.containers.network import own_network
 
@@ -24,6 +26,12 @@ transport = "file"
 destination = "file"
 """
 PASSWORD = "not-for-anybody"
+MISSING = [program for program in ("podman", "buildah", "debootstrap", "ip") if shutil.which(program) is None]
+
+RUNS_HERE = [
+    pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)} here"),
+    pytest.mark.skipif("CONTAINERS" not in os.environ, reason="takes minutes; `make test-containers` runs it"),
+]
 
 _QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ from sqlalchemy import Engine, text
 from sqlalchemy.engine import URL
 
 from tests.containers import images
-from tests.containers.composition import PASSWORD, Composition, composition, podman
+from tests.containers.composition import PASSWORD, RUNS_HERE, Composition, composition, podman
 from tests.containers.network import door
 from tests.end_to_end.back_office import LAUNCH_BACKFILL, RUNS
 from tests.support.rows import instant
@@ -31,13 +30,6 @@ MONTHS = [Month(2025, number) for number in (1, 2, 3)]
 NOW = "2025-07-10T05:00:00Z"
 ORGANIZATIONS = 120
 FINISHED = ("SUCCESS", "FAILURE", "CANCELED")
-MISSING = [program for program in ("podman", "buildah", "debootstrap", "ip") if shutil.which(program) is None]
-
-RUNS_HERE = [
-    pytest.mark.skipif(bool(MISSING), reason=f"no {', '.join(MISSING)} here"),
-    pytest.mark.skipif("CONTAINERS" not in os.environ, reason="takes minutes; `make test-containers` runs it"),
-]
-
 pytestmark = [pytest.mark.timeout(2400), *RUNS_HERE]
 
 

@@ -9,8 +9,7 @@ from contextlib import suppress
 import pytest
 
 from tests.containers import images
-from tests.containers.composition import first_line, podman
-from tests.containers.test_composition import MISSING, RUNS_HERE
+from tests.containers.composition import MISSING, RUNS_HERE, first_line, podman
 
 pytestmark = [pytest.mark.timeout(1200), *RUNS_HERE]
 

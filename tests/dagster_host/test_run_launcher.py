@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -13,21 +12,20 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import IO, Any, cast
+from typing import IO, cast
 
 import dagster as dg
 import pytest
-from dagster import DagsterEvent, DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
-from dagster._daemon.monitoring import execute_run_monitoring_iteration
 from dagster_postgres import PostgresRunStorage
 from sqlalchemy import text
 
 from tests.conftest import fresh_database
 from tests.support.homes import MIGRATING, fresh_home, variables_for
+from tests.support.launched_runs import now, poll, report
 from tests.support.patience import patient, stubborn
 from ticketflow_orch.cli.dagster_state import runs_without_worker
 from ticketflow_orch.dagster_host import run_launcher, run_workers
@@ -100,27 +98,10 @@ def unexecuted(
     return now(instance, run)
 
 
-def report(instance: DagsterInstance, run: DagsterRun, event: DagsterEventType) -> None:
-    instance.report_dagster_event(DagsterEvent(event_type_value=event.value, job_name=run.job_name), run.run_id)
-
-
-def now(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
-    """The run as it is now."""
-    found = instance.get_run_by_id(run.run_id)
-    assert found is not None
-    return found
-
-
 def worker_of(instance: DagsterInstance, run: DagsterRun) -> RunWorker:
     named = RunWorker.named(run.run_id, now(instance, run).tags)
     assert named is not None
     return named
-
-
-def poll(instance: DagsterInstance) -> list[Any]:
-    """Let run monitoring look once; returns the errors that it met."""
-    context: Any = SimpleNamespace(instance=instance, create_request_context=lambda: None)
-    return [error for error in execute_run_monitoring_iteration(context, logging.getLogger("poll")) if error]
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 import urllib.request
@@ -363,3 +364,12 @@ query ($key: AssetKeyInput!, $months: [String!]) {
   }
 }
 """
+
+
+def worker_of(office: BackOffice, run_id: str) -> psutil.Process | None:
+    """The process that executes a run, once the run's log names it; one that `ticketflow ui` started."""
+    log = " ".join(event["message"] for event in office.events(run_id))
+    named = re.search(r"Started process for run \(pid: (\d+)\)", log)
+    if named is None:
+        return None
+    return next(child for child in office.process.children(recursive=True) if child.pid == int(named[1]))

@@ -11,9 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from tests.end_to_end import sales
-from tests.end_to_end.back_office import FINISHED, BackOffice, Run, opened
+from tests.end_to_end.back_office import FINISHED, BackOffice, Run, opened, worker_of
 from tests.end_to_end.sales import ORGANIZATIONS, due, posted
-from tests.end_to_end.test_single_months import worker_of
 
 ALONE, SHARED = "2024-02", "2024-03"
 

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from sqlalchemy import text
 
 from tests.end_to_end import sales
-from tests.end_to_end.back_office import BIN, BackOffice, opened
+from tests.end_to_end.back_office import BIN, BackOffice, opened, worker_of
 from tests.end_to_end.sales import ORGANIZATIONS, drain, due, flood, posted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -113,15 +111,6 @@ def test_an_engineers_plain_command_settles_a_month_on_the_same_instance(
     assert office.wait_for_run(run.id).status == "SUCCESS"
     assert posted(office.engine, month) == due(month)
     assert office.metadata(month)["organizations"]["intValue"] == ORGANIZATIONS
-
-
-def worker_of(office: BackOffice, run_id: str) -> psutil.Process | None:
-    """The process that executes a run, once the run's log names it; one that `ticketflow ui` started."""
-    log = " ".join(event["message"] for event in office.events(run_id))
-    named = re.search(r"Started process for run \(pid: (\d+)\)", log)
-    if named is None:
-        return None
-    return next(child for child in office.process.children(recursive=True) if child.pid == int(named[1]))
 
 
 def runs_that_posted(office: BackOffice, month: str) -> set[str]:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, text
+from sqlalchemy import Engine, text
 
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
+from tests.support.sql_statements import counted, executed
 from ticketflow_orch.ticketing.events import close_events
 from ticketflow_orch.ticketing.lifecycle import LifecycleRules
 from ticketflow_orch.ticketing.reminders import ReminderRules, reminders_are_due, send_reminders
@@ -24,42 +24,6 @@ RULES = LifecycleRules(now=NOW, run_id="run", chunk_size=2)
 REMINDERS = ReminderRules(now=NOW, kinds={"24h": timedelta(hours=24)}, chunk_size=2)
 # Begun and released, round what may find that another run was first.
 SAVEPOINT = 2
-
-
-@contextmanager
-def counted(engine: Engine) -> Iterator[list[str]]:
-    """The statements that are executed while the block runs."""
-    with executed(engine) as found:
-        statements: list[str] = []
-        yield statements
-        statements += (statement for statement, _ in found)
-
-
-@contextmanager
-def statements_sent() -> Iterator[list[str]]:
-    """The statements that anybody in this process sends while the block runs, on whatever engine of Postgres."""
-    found: list[str] = []
-
-    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if connection.dialect.name == "postgresql":
-            found.append(statement)
-
-    event.listen(Engine, "before_cursor_execute", note)
-    yield found
-    event.remove(Engine, "before_cursor_execute", note)
-
-
-@contextmanager
-def executed(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
-    """The statements that are executed while the block runs, each with what it binds."""
-    found: list[tuple[str, Any]] = []
-
-    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-        found.append((statement, parameters))
-
-    event.listen(engine, "before_cursor_execute", note)
-    yield found
-    event.remove(engine, "before_cursor_execute", note)
 
 
 def probe(engine: Engine) -> dict[str, Any]:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import kubernetes_validate
 import pytest
 import yaml
-from dagster import DagsterEvent, DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, DagsterRunStatus
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.launcher import LaunchRunContext, WorkerStatus
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
-from dagster._daemon.monitoring import execute_run_monitoring_iteration
 from sqlalchemy import URL, Engine
 
 from tests.support.helm_chart import container_context, image, rendered_instance, values
 from tests.support.homes import bootstrapped, dagster_storage
 from tests.support.kubernetes_api import Cluster, cluster
+from tests.support.launched_runs import now, poll, report
 from tests.support.rows import add_movement, add_organization
 from tests.support.settled import ledger
 from ticketflow_orch.dagster_host.kubernetes_launcher import KubernetesRunLauncher, KubernetesSilentError
@@ -88,21 +85,6 @@ def launch(instance: DagsterInstance, job: str, **tags: str) -> DagsterRun:
     report(instance, run, DagsterEventType.RUN_STARTING)
     instance.run_launcher.launch_run(LaunchRunContext(now(instance, run), None))
     return now(instance, run)
-
-
-def report(instance: DagsterInstance, run: DagsterRun, event: DagsterEventType) -> None:
-    instance.report_dagster_event(DagsterEvent(event_type_value=event.value, job_name=run.job_name), run.run_id)
-
-
-def now(instance: DagsterInstance, run: DagsterRun) -> DagsterRun:
-    found = instance.get_run_by_id(run.run_id)
-    assert found is not None
-    return found
-
-
-def poll(instance: DagsterInstance) -> list[Any]:
-    context: Any = SimpleNamespace(instance=instance, create_request_context=lambda: None)
-    return [error for error in execute_run_monitoring_iteration(context, logging.getLogger("poll")) if error]
 
 
 def secrets() -> dict[str, dict[str, str]]:

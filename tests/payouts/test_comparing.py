@@ -4,35 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Engine
 
 from tests.support.payable import MARCH, NOW, request
-from tests.support.payments import configuration, delivery, pay
+from tests.support.payments import books, configuration, delivery, differences, pay
 from tests.support.provider import Provider
 from tests.support.restoring import OWED, backup, owe
 from tests.support.sql_statements import execute
 from ticketflow_orch.errors import InvalidInput
 from ticketflow_orch.local.postgres import EmbeddedServer
-from ticketflow_orch.months import Month
-from ticketflow_orch.payouts.comparing import Difference, Listed, compare, read_listed
+from ticketflow_orch.payouts.comparing import Listed, read_listed
 
 
 @pytest.fixture
 def provider(start_provider: Callable[..., Provider]) -> Provider:
     return start_provider()
-
-
-def differences(engine: Engine, listed: list[Listed], complete: Month | None = None) -> list[Difference]:
-    with engine.connect() as connection:
-        return list(compare(connection, listed, complete))
-
-
-def books(provider: Provider) -> list[Listed]:
-    return list(read_listed(json.dumps(asdict(entry)) for entry in provider.entries))
 
 
 def paid(engine: Engine, provider: Provider, folder: Path) -> None:

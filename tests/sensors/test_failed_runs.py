@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -21,7 +20,6 @@ from tests.schedules.runs import Office
 from tests.sensors.watch import Watch
 from tests.support.alerted import kinds, told
 from tests.support.cuts import fail
-from tests.support.homes import dagster_instance
 from tests.support.sql_statements import execute
 from ticketflow_orch.cli.health import _failed_runs
 from ticketflow_orch.definitions import build_definitions
@@ -31,20 +29,6 @@ from ticketflow_orch.jobs.unfinished import unfinished_windows
 AT = datetime(2026, 6, 2, 4, tzinfo=UTC)
 RETRIED = {"dagster/will_retry": "true", "dagster/auto_retry_run_id": "another"}
 RULE = "RAISE EXCEPTION E'replica identity missing\\nDETAIL: of buyer@example.com' USING ERRCODE = '55000'"
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[dg.DagsterInstance]:
-    with dagster_instance() as instance:
-        yield instance
-
-
-@pytest.fixture
-def instance(shared: dg.DagsterInstance) -> Iterator[dg.DagsterInstance]:
-    """Shared, since it is dear; without runs."""
-    yield shared
-    for run in shared.get_runs():
-        shared.delete_run(run.run_id)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -20,31 +19,16 @@ from schedules.housekeeping import PRUNED_JOBS
 from sensors import settlement_shard_job, settlement_shards
 from sensors.failed_runs import standing_failures
 from sensors.settlement_shards import waiting_shards
-from tests.jobs.test_tick_cost import statements_sent
 from tests.schedules.runs import failure, shown
-from tests.support.homes import dagster_instance
 from tests.support.rows import add_movement, add_organization
 from tests.support.settled import MARCH, ledger, settle
+from tests.support.sql_statements import statements_sent
 from ticketflow_orch.settlement.passes import begin_or_join, plan
 from ticketflow_orch.settlement.posting import Pass
 
 NOBODY = "No month is settled by several runs."
 ASKED = {"dagster/sensor_name": "settlement_shards"}
 STARTED, QUEUED, SUCCESS = dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.SUCCESS
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[dg.DagsterInstance]:
-    with dagster_instance() as instance:
-        yield instance
-
-
-@pytest.fixture
-def instance(shared: dg.DagsterInstance) -> Iterator[dg.DagsterInstance]:
-    """Shared, since it is dear; without runs."""
-    yield shared
-    for run in shared.get_runs():
-        shared.delete_run(run.run_id)
 
 
 @pytest.fixture

@@ -14,12 +14,12 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
 from tests.conftest import run_sql
-from tests.servers.test_standby import DELIVERY, START, Work, message_ids, remind
+from tests.servers.effects import DELIVERY, START, Work, remind
 from tests.support.homes import fresh_home, variables_for
 from tests.support.payable import MARCH, request, rows
 from tests.support.provider import Provider
 from tests.support.rows import add_event, add_movement, add_organization, add_reservation, instant
-from tests.support.sinks.smtp_server import SmtpServer
+from tests.support.sinks.smtp_server import SmtpServer, message_ids
 from tests.support.standbys import programs
 from tests.support.statements import close
 from ticketflow_orch.db.engine import connect_engine

@@ -16,8 +16,7 @@ from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
 from tests.chaos.books import fill, read_books
-from tests.outbox.relay.test_resident import resident
-from tests.outbox.relay.world import DELIVERED, Receiver, add
+from tests.outbox.relay.world import DELIVERED, Receiver, add, resident
 from tests.servers.pgbouncer import PROGRAM, pgbouncer
 from tests.support.homes import fresh_home, variables_for
 from tests.support.rows import add_event, add_reservation, instant

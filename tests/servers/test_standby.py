@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
-from email import message_from_bytes
 from pathlib import Path
 
 import pytest
@@ -21,71 +19,31 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.chaos.books import fill, read_books
 from tests.conftest import DEBIAN_15, SERVERS
-from tests.payouts.test_comparing import books, differences
+from tests.servers.effects import DELIVERY, IN_FLIGHT, START, Work, remind
 from tests.support.payable import close_with, request, rows
-from tests.support.payments import IMPATIENT, SECRET
+from tests.support.payments import books, differences
 from tests.support.provider import Provider
 from tests.support.rows import add_event, add_movement, add_reservation, instant
 from tests.support.sessions import becomes
 from tests.support.settled import settle
-from tests.support.sinks.smtp_server import SmtpServer
+from tests.support.sinks.smtp_server import SmtpServer, message_ids
 from tests.support.sql_statements import execute
 from tests.support.standbys import cut_off, standby, until
 from ticketflow_orch.db.engine import connect_engine, parse_url
 from ticketflow_orch.db.migrate import migrate
-from ticketflow_orch.event_handlers import KINDS
 from ticketflow_orch.installation.agreed_routes import adopt_routes
 from ticketflow_orch.installation.deciding import adopt
 from ticketflow_orch.local.postgres import DEFAULT_PARAMETERS, EmbeddedServer
-from ticketflow_orch.mail.message import MailOptions
-from ticketflow_orch.mail.reminders import prepare_reminders
 from ticketflow_orch.months import Month
-from ticketflow_orch.outbox.delivery.configuration import Delivery, read_delivery
-from ticketflow_orch.outbox.delivery.handlers import EventKind
-from ticketflow_orch.outbox.relay import drain
-from ticketflow_orch.settings import Settings, read_settings
+from ticketflow_orch.settings import Settings
 from ticketflow_orch.settlement.invariants import order_faults
-from ticketflow_orch.ticketing.reminders import ReminderRules, send_reminders
 
 pytestmark = pytest.mark.skipif(
     "postgres15" not in SERVERS, reason="there is no Postgres 15 here, whose pg_basebackup makes the standby"
 )
-START = instant("2026-04-20T18:00")
-EVENING = START - timedelta(hours=24)
 JANUARY, FEBRUARY = Month(2026, 1), Month(2026, 2)
 PAID = 30
 BUYERS = 30
-# Deliveries at a time: as many may be on their way when the primary dies.
-IN_FLIGHT = 2
-DELIVERY = """
-[destinations.provider]
-transport = "webhook"
-url = "{url}"
-look_up_url = "{url}/{{aggregate_id}}"
-secrets = ["PAYMENT_SECRET"]
-allow_private = true
-deadline = "PT2S"
-
-[destinations.mail]
-transport = "smtp"
-host = "127.0.0.1"
-port = {port}
-security = "none"
-
-[destinations.file]
-transport = "file"
-
-[routes.default]
-destination = "file"
-
-[routes.PayoutRequested]
-destination = "provider"
-in_doubt = "look_up"
-remembers = "PT1H"
-
-[routes.ReminderDue]
-destination = "mail"
-"""
 
 
 @dataclass
@@ -147,51 +105,6 @@ def pair(scratch: Path, name: str, **parameters: str) -> Iterator[Pair]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-@dataclass
-class Work:
-    """What the back office does all the while, in threads that end when `over` is set."""
-
-    engine: Engine
-    path: Path
-    over: threading.Event = field(default_factory=threading.Event)
-    # Ids of sales that the database acknowledged.
-    recorded: list[int] = field(default_factory=list)
-
-    def relay(self) -> None:
-        """As a relay that stays, which is started again when it ends."""
-        while not self.over.is_set():
-            with suppress(DBAPIError):
-                self.deliver(0.5)
-
-    def deliver(self, seconds: float) -> None:
-        to = self._delivery()
-        try:
-            drain(self.engine, to, _KINDS, budget=seconds, patience=1, backoff=IMPATIENT, in_flight=IN_FLIGHT, batch=4)
-        finally:
-            to.close()
-
-    def sell(self, organization: int) -> None:
-        """Record a sale in June again and again."""
-        while not self.over.is_set():
-            with suppress(DBAPIError):
-                self.recorded.append(add_movement(self.engine, organization, 100, "2026-06-10T10:00"))
-            time.sleep(0.01)
-
-    def _delivery(self) -> Delivery:
-        settings = read_settings().model_copy(update={"delivery": self.path, "home": self.path.parent})
-        return read_delivery(settings, SECRET)
-
-
-_KINDS = {
-    **KINDS,
-    "ReminderDue": EventKind(
-        lambda connection, messages: prepare_reminders(
-            connection, messages, now=EVENING, options=MailOptions("tickets@example.com")
-        )
-    ),
-}
-
-
 def add_season(engine: Engine) -> int:
     """Sales of March in 240 organizations, two months that owe, and ticket holders to remind; who goes on selling."""
     fill(engine)
@@ -204,14 +117,6 @@ def add_season(engine: Engine) -> int:
             engine, evening, public_ref=f"buyer-{number}", buyer_email=f"buyer-{number}@example.com", **bought
         )
     return 2
-
-
-def remind(engine: Engine) -> None:
-    send_reminders(engine, ReminderRules(now=EVENING, kinds={"24h": timedelta(hours=24)}))
-
-
-def message_ids(mails: SmtpServer) -> list[str]:
-    return [str(message_from_bytes(mail.content)["Message-ID"]) for mail in mails.stored]
 
 
 def owed() -> list[tuple[str, str, int]]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.jobs.test_tick_cost import counted
 from tests.support.rows import add_movement, add_organization
 from tests.support.settled import MARCH, NOW, ledger, settle
+from tests.support.sql_statements import counted
 from ticketflow_orch.outbox import events
 from ticketflow_orch.periods.state import period_state
 from ticketflow_orch.settlement.passes import ParkedLimitError, begin_or_join, drained, finish, plan

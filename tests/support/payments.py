@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,10 @@ from tests.support.payable import MARCH, close_with, request, rows
 from tests.support.provider import Provider
 from tests.support.rows import add_organization
 from ticketflow_orch.event_handlers import KINDS
+from ticketflow_orch.months import Month
 from ticketflow_orch.outbox.delivery.configuration import Delivery, read_delivery
 from ticketflow_orch.outbox.relay import Backoff, Drained, Patience, drain
+from ticketflow_orch.payouts.comparing import Difference, Listed, compare, read_listed
 from ticketflow_orch.settings import read_settings
 
 SECRET = {"PAYMENT_SECRET": "whsec_" + base64.b64encode(bytes(range(32))).decode()}
@@ -98,3 +102,14 @@ def states(engine: Engine) -> dict[str, int]:
     """How many payouts are in which state."""
     found = rows(engine, "SELECT state, count(*) FROM payout WHERE month = :month GROUP BY 1", month=MARCH.first_day)
     return dict(found)  # type: ignore[arg-type]
+
+
+def differences(engine: Engine, listed: list[Listed], complete: Month | None = None) -> list[Difference]:
+    """Where a provider's list and our payouts do not agree."""
+    with engine.connect() as connection:
+        return list(compare(connection, listed, complete))
+
+
+def books(provider: Provider) -> list[Listed]:
+    """A provider's books as the list that it would give."""
+    return list(read_listed(json.dumps(asdict(entry)) for entry in provider.entries))

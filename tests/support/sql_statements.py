@@ -98,3 +98,39 @@ def queries(engine: Engine) -> Iterator[list[str]]:
         yield sent
     finally:
         event.remove(engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def statements_sent() -> Iterator[list[str]]:
+    """The statements that anybody in this process sends while the block runs, on whatever engine of Postgres."""
+    found: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if connection.dialect.name == "postgresql":
+            found.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield found
+    event.remove(Engine, "before_cursor_execute", note)
+
+
+@contextmanager
+def counted(engine: Engine) -> Iterator[list[str]]:
+    """The statements that are executed while the block runs."""
+    with executed(engine) as found:
+        statements: list[str] = []
+        yield statements
+        statements += (statement for statement, _ in found)
+
+
+@contextmanager
+def executed(engine: Engine) -> Iterator[list[tuple[str, Any]]]:
+    """The statements that are executed while the block runs, each with what it binds."""
+    found: list[tuple[str, Any]] = []
+
+    def note(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        found.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    yield found
+    event.remove(engine, "before_cursor_execute", note)

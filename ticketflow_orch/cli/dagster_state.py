@@ -80,9 +80,9 @@ def runs_without_worker(instance: DagsterInstance) -> Iterator[str]:
     """One line for each run that is in progress and will not end, or of which that cannot be known."""
     # Where others execute runs, it is not even loaded: that of Kubernetes wants a cluster around it.
     configured = instance.get_ref().run_launcher_data
-    launcher = instance.run_launcher if configured and configured.class_name == ProcessRunLauncher.__name__ else None
-    if not isinstance(launcher, ProcessRunLauncher):
+    if configured is None or configured.class_name != ProcessRunLauncher.__name__:
         return
+    launcher = cast("ProcessRunLauncher", instance.run_launcher)
     daemons = [mark.process for mark in _daemons(instance)]
     for record in instance.get_run_records(RunsFilter(statuses=list(_LONGEST_IN))):
         run = record.dagster_run

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ticketflow_orch.cli.findings import Finding, State
+from ticketflow_orch.db.hosts import hosts_of
 from ticketflow_orch.local.databases import DAGSTERS, OURS, Databases
 from ticketflow_orch.local.servers import Server, servers
 
@@ -19,10 +20,7 @@ def examine_servers(databases: Databases) -> Iterator[Finding]:
     """Whether one server of several takes writes, and what leaves this host is encrypted; nothing for our own."""
     if databases.embedded is not None:
         return
-    for url, variable, subject in (
-        (databases.ticketflow, OURS, "servers"),
-        (databases.dagster, DAGSTERS, "dagster servers"),
-    ):
+    for url, variable, subject in _urls(databases):
         found = servers(url)
         yield from standing(found, subject)
         encryption = _encryption(found, url, variable, subject)
@@ -30,8 +28,20 @@ def examine_servers(databases: Databases) -> Iterator[Finding]:
             yield encryption
 
 
+def examine_standing(databases: Databases) -> Iterator[Finding]:
+    """Which of several servers takes writes, and which follow; one alone is not asked."""
+    for url, _, subject in _urls(databases):
+        if len(hosts_of(url)) > 1:
+            yield from standing(servers(url), subject)
+
+
+def _urls(databases: Databases) -> tuple[tuple[URL, str, str], ...]:
+    """Both URLs, each with the variable that has it and the name of what is found."""
+    return (databases.ticketflow, OURS, "servers"), (databases.dagster, DAGSTERS, "dagster servers")
+
+
 def standing(found: Sequence[Server], subject: str) -> Iterator[Finding]:
-    """Which of several servers takes writes, and which follow; one alone is asked by others."""
+    """Which of several servers takes writes, and which follow; nothing of one alone, which others ask."""
     if len(found) == 1:
         return
     said = ", ".join(_said(server) for server in found)

@@ -242,16 +242,17 @@ def _dagster(settings: Settings, databases: Databases) -> Iterator[Finding]:
         yield Finding("dagster storage", State.WRONG, str(found), f"where only the database is missing, {_MIGRATE}")
         return
     home = dagster_home(settings)
-    wrong = chart_faults(home) if is_made_by_chart(home) else []
-    if wrong:
-        yield Finding("dagster instance", State.WRONG, "; ".join(wrong), "as it says")
-    elif not is_made_by_chart(home) and not home_is_current(settings):
-        file = dagster_home(settings) / "dagster.yaml"
+    is_charts = is_made_by_chart(home)
+    if not is_charts and not home_is_current(settings):
+        file = home / "dagster.yaml"
         yield Finding("dagster instance", State.WRONG, f"{file} is not the one of this version", _MIGRATE)
         return
+    wrong = chart_faults(home) if is_charts else []
+    if wrong:
+        yield Finding("dagster instance", State.WRONG, "; ".join(wrong), "as it says")
     else:
         yield Finding("dagster instance", State.OK, str(home))
-    with untouched(dagster_home(settings), databases) as instance:
+    with untouched(home, databases) as instance:
         if not storage_is_current(instance):
             yield Finding("dagster storage", State.WRONG, "its tables are not those of the installed Dagster", _MIGRATE)
             return

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ticketflow_orch.secret_variables import FILE
+
 if TYPE_CHECKING:
     from ticketflow_orch.local.databases import Databases
 
@@ -65,7 +67,7 @@ def _print(variables: Mapping[str, str], *, as_json: bool) -> None:
         return
     typer.echo("\n".join(f"export {name}={shlex.quote(value)}" for name, value in variables.items()))
     # A variable and its file are refused together.
-    for file in (f"{name}_FILE" for name in variables if f"{name}_FILE" in os.environ):
+    for file in (f"{name}{FILE}" for name in variables if f"{name}{FILE}" in os.environ):
         typer.echo(f"unset {file}")
 
 

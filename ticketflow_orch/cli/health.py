@@ -130,16 +130,12 @@ def _host(databases: Databases, settings: Settings) -> Iterator[str]:
 
 def _servers(databases: Databases) -> Iterator[str]:
     """What is wrong with the servers of a URL that names several."""
-    from ticketflow_orch.cli.database_servers import standing
+    from ticketflow_orch.cli.database_servers import examine_standing
     from ticketflow_orch.cli.findings import State
-    from ticketflow_orch.db.hosts import hosts_of
-    from ticketflow_orch.local.servers import servers
 
-    for url, subject in ((databases.ticketflow, "servers"), (databases.dagster, "dagster servers")):
-        # One alone is asked by those who need it.
-        for finding in standing(servers(url), subject) if len(hosts_of(url)) > 1 else ():
-            if finding.state != State.OK:
-                yield f"{subject}: {finding.detail}; {finding.fix}."
+    for finding in examine_standing(databases):
+        if finding.state != State.OK:
+            yield f"{finding.subject}: {finding.detail}; {finding.fix}."
 
 
 def _answered(lines: Iterator[str]) -> Iterator[str]:

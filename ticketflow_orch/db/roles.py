@@ -6,12 +6,12 @@ to the whole server: two installations on one server share them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, Row
 
 from ticketflow_orch.db.advisory_locks import one_at_a_time
 from ticketflow_orch.db.catalogue import OWNER_ROLE, ROLES, expected, grant_faults
@@ -83,12 +83,15 @@ def role_faults(connection: Connection) -> tuple[str, ...]:
     first = next((row for row in found if row.what == _FIRST_OF_ALL), None)
     if first is not None:
         missing += (f"the roles are not set up in this database, which belongs to {first.owner}",)
-    return (*missing, *foreign_owners(connection), *grant_faults(connection))
+    return (*missing, *_foreign(found), *grant_faults(connection))
 
 
 def foreign_owners(connection: Connection) -> tuple[str, ...]:
     """What belongs to somebody else than the owner's role, in words; nothing where that role owns nothing yet."""
-    found = connection.exec_driver_sql(_FOREIGN_OWNERS, _asked()).all()
+    return _foreign(connection.exec_driver_sql(_FOREIGN_OWNERS, _asked()).all())
+
+
+def _foreign(found: Sequence[Row[Any]]) -> tuple[str, ...]:
     if any(row.what == _FIRST_OF_ALL for row in found):
         return ()
     return tuple(f"{row.what} belongs to {row.owner} instead of {OWNER_ROLE}" for row in found)

@@ -4,46 +4,31 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from statistics import median
 
 import pytest
 from sqlalchemy import Engine, text
 
-from tests.outbox.relay.world import DELIVERED, GONE, REFUSED, UNREACHED, Receiver, add, add_many, delivery, run, states
+from tests.outbox.relay.world import (
+    DELIVERED,
+    GONE,
+    LISTENING,
+    REFUSED,
+    UNREACHED,
+    Receiver,
+    add,
+    add_many,
+    count,
+    delivery,
+    resident,
+    run,
+    states,
+)
 from tests.support.cuts import fail
 from tests.support.sessions import becomes
 from ticketflow_orch.errors import InvalidInput, TicketflowError
 from ticketflow_orch.outbox.admin import resume
 from ticketflow_orch.outbox.delivery import Message, Outcome
-from ticketflow_orch.outbox.relay import Drained
-
-LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
-
-
-@contextmanager
-def resident(engine: Engine, receiver: Receiver, **options: object) -> Iterator[Callable[[], Drained]]:
-    """A relay that stays while the block lasts; what is yielded ends it and says what it did."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        staying = pool.submit(run, engine, delivery(receiver), stop=stop, resident=True, **options)
-
-        def end() -> Drained:
-            stop.set()
-            return staying.result(timeout=30)
-
-        try:
-            assert becomes(lambda: count(engine, LISTENING) == 1)
-            yield end
-        finally:
-            stop.set()
-
-
-def count(engine: Engine, query: str) -> int:
-    with engine.connect() as connection:
-        return int(connection.execute(text(query)).scalar_one())
 
 
 def test_what_is_committed_is_delivered_within_a_tenth_of_a_second(engine: Engine) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import Engine, Row, text
 
 from tests.support.rows import instant
+from tests.support.sessions import becomes
 from ticketflow_orch.outbox.delivery import Commit, Message, Outcome, Transport, Verdict
 from ticketflow_orch.outbox.delivery.configuration import Delivery, Route
 from ticketflow_orch.outbox.delivery.handlers import EventKind
@@ -23,6 +26,7 @@ GONE = Outcome(Verdict.GONE, "The receiver is gone.", 410)
 UNKNOWN = Outcome(Verdict.UNKNOWN, "The answer was lost.")
 UNREACHED = Outcome(Verdict.UNREACHED, "Nobody answers.")
 THROTTLED = Outcome(Verdict.THROTTLED, "Too many.", 429)
+LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND datname = current_database()"
 AT_ONCE = Backoff(base=timedelta(0), cap=timedelta(0))
 IMPATIENT = Patience(first=timedelta(0), longest=timedelta(0))
 
@@ -171,3 +175,26 @@ def desert(engine: Engine, name: str, *, attempts: int = 1) -> None:
         f"state = 'INFLIGHT', owner = 'gone', attempts = attempts + {attempts}, "
         "lease_until = clock_timestamp() - interval '1 second'",
     )
+
+
+@contextmanager
+def resident(engine: Engine, receiver: Receiver, **options: object) -> Iterator[Callable[[], Drained]]:
+    """A relay that stays while the block lasts; what is yielded ends it and says what it did."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        staying = pool.submit(run, engine, delivery(receiver), stop=stop, resident=True, **options)
+
+        def end() -> Drained:
+            stop.set()
+            return staying.result(timeout=30)
+
+        try:
+            assert becomes(lambda: count(engine, LISTENING) == 1)
+            yield end
+        finally:
+            stop.set()
+
+
+def count(engine: Engine, query: str) -> int:
+    with engine.connect() as connection:
+        return int(connection.execute(text(query)).scalar_one())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from dataclasses import dataclass
+from email import message_from_bytes
 from typing import Any, Literal
 
 from aiosmtpd.controller import Controller
@@ -201,3 +202,8 @@ class _Controller(Controller):
         self.port = self.server.sockets[0].getsockname()[1]
         super()._trigger_server()
         self.handler.connections = 0
+
+
+def message_ids(server: SmtpServer) -> list[str]:
+    """The Message-IDs of the mails that it took, in their order."""
+    return [str(message_from_bytes(mail.content)["Message-ID"]) for mail in server.stored]
