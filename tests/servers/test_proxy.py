@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 import trustme
+from dagster import DagsterInstance
 
 from tests.support.ports import free_port
 
@@ -100,6 +101,9 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     (folder / "job.py").write_text(JOB)
     (folder / "home").mkdir()
     (folder / "home" / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    # Two processes that make the files of one home at once are in each other's way.
+    with DagsterInstance.from_config(str(folder / "home")) as instance:
+        assert instance.get_runs() == []
     operators, viewers, port = (free_port() for _ in range(3))
     trust = configure(folder, {"127.0.0.1:3000": operators, "127.0.0.1:3001": viewers, "443 ssl": port})
     webserver = [sys.executable, "-m", "ticketflow_orch.dagster_host.webserver", "-f", "job.py", "-h", "127.0.0.1"]
